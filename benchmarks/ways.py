@@ -180,6 +180,8 @@ WAYS: dict[str, Way] = {
     'routing': Way(routing, False, peer='routing-transformer', goal=1.5),
     'Sinkhorn, causal': Way(sinkhorn, peer='sinkhorn-transformer', goal=1.3, decodes=True),
     'Sinkhorn': Way(sinkhorn, False, peer='sinkhorn-transformer', goal=1.3),
+    # chosen keys
+    'MoBA, causal': Way(lambda n, s: {'moba_block': s.of(256), 'moba_topk': 4}, decodes=True),
     # stacks
     'reversible, depth 8': Way(**stack(reversible=True)),
     'feedforward in 8 chunks, depth 8': Way(**stack(ff_chunks=8, ff_chunk_checkpoint=True)),

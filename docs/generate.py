@@ -61,7 +61,8 @@ TOPICS: dict[str, tuple[str, tuple[str, ...]]] = {
     'sub-quadratic': (
         'Sub-quadratic attention and recurrent layers',
         (
-            'clusters.clusters', 'clusters.lsh', 'linear.attention', 'linear.aft', 'patterns', 'linformer', 'spans',
+            'clusters.clusters', 'clusters.lsh', 'selected.moba', 'linear.attention', 'linear.aft', 'patterns',
+            'linformer', 'spans',
         ),
     ),
     'feedforwards': ('Feedforwards', ('feedforward', 'experts')),

@@ -659,6 +659,7 @@ def check_no_tensor_grows(case, mask=None):
     flags |= dict(attn_linformer_max_len=LONG) if 'attn_linformer_k' in flags else {}
     flags |= dict(attn_aft_max_len=LONG, attn_aft_window=4, attn_aft_rank=4) if 'attn_aft' in flags else {}
     flags |= dict(attn_cluster_size=32) if flags.get('attn_cluster') == 'sinkhorn' else {}  # scores of blocks
+    flags |= dict(attn_moba_block=64) if 'attn_moba_block' in flags else {}  # scores of blocks
     flags |= dict(attn_lsh_rounds=1) if flags.get('attn_cluster') == 'lsh' else {}  # each of which reads every key
     bounds = torch.tensor([0, 100, LONG])
     packed = dict(flash_pack_seq_kwargs=dict(cu_seqlens_q=bounds, cu_seqlens_k=bounds))

@@ -225,6 +225,7 @@ NO_EFFECT = {
     'attn_flash=True': 'kernels give the same numbers: law 7',
     'attn_flash=False': 'kernels give the same numbers: law 7',
     'attn_sparse_topk=50': 'there are fewer keys',
+    'attn_moba_topk=50': 'there are fewer blocks',
     'cross, attn_sparse_topk=50': 'there are fewer keys',
     'knn_mem_search': 'few are stored, which are all found: see test_knn_memory',
     'act_dense': 'tokens that have halted keep their state: see test_halting',
@@ -625,7 +626,7 @@ DIVISIBLE = [
 # what looks for itself how far back, and what counts positions from the start of the window
 NOT_IN_WINDOWS = {'attn_max_attend_past', 'attn_kernel', 'cross_attend', 'position_infused_attn', 'attn_rotate_values'}
 NOT_IN_WINDOWS |= {'coord_pos_emb'}
-NOT_IN_WINDOWS |= {'attn_cluster'}  # whose chunks are counted from the start
+NOT_IN_WINDOWS |= {'attn_cluster', 'attn_moba_block'}  # whose chunks are counted from the start
 NOT_IN_WINDOWS |= {'attn_aft'}
 NOT_IN_WINDOWS |= {'per_layer_abs_pos_emb', 'tupe_pos'}  # which are for no model with memories, as those here are
 
@@ -653,7 +654,7 @@ def test_cache_of_a_window(case):
 NOT_IN_MEMORIES = (
     'shift_tokens mv_split_residual reinject_input in_attn_cond in_attn_cond_per_row integrate_layers'
     ' attn_aggregated_residuals qkv_receive_diff_residuals attn_hybrid_module recurrent_module self_attn_kv_residuals'
-    ' recycling looped attn_cluster'
+    ' recycling looped attn_cluster attn_moba_block'
     ' attn_aft cross_attn_aft cross_attn_linformer_k cross_attn_sparse_pattern per_layer_abs_pos_emb tupe_pos'
     ' coord_pos_emb ut_transition conv_module'
     ' cmem_len cmem_ratio cmem_fn cmem_loss cmem_loss_weight cmem_init'  # pairs: see test_compressive_memory

@@ -570,6 +570,10 @@ class StackKeywords(TypedDict, total=False):
     """Sparse pattern of keys that each query attends to: a `Pattern`, its dict, or its name. Default: None. Sparse Transformer, arXiv:1904.10509; Longformer, arXiv:2004.05150."""
     cross_attn_global_separate_qkv: bool | None | tuple[bool | None, ...] | PerLayer
     """Use separate projections for the tokens of `global_mask`; None: yes, if the pattern has Global('mask'). Default: None. Sparse Transformer, arXiv:1904.10509; Longformer, arXiv:2004.05150."""
+    cross_attn_moba_block: int | None | tuple[int | None, ...] | PerLayer
+    """Number of keys per block (mixture of block attention). Default: None. MoBA, arXiv:2502.13189."""
+    cross_attn_moba_topk: int | tuple[int, ...] | PerLayer
+    """Number k of blocks that each query attends to, its own included. Default: 3. MoBA, arXiv:2502.13189."""
     cross_attn_aft: None | Literal['full', 'local', 'simple', 'conv'] | tuple[None | Literal['full', 'local', 'simple', 'conv'], ...] | PerLayer
     """AFT instead of softmax attention, with this kind of position weights. Default: None. An Attention Free Transformer, arXiv:2105.14103."""
     cross_attn_aft_max_len: int | None | tuple[int | None, ...] | PerLayer
@@ -908,6 +912,10 @@ class StackKeywords(TypedDict, total=False):
     """Sparse pattern of keys that each query attends to: a `Pattern`, its dict, or its name. Default: None. Sparse Transformer, arXiv:1904.10509; Longformer, arXiv:2004.05150."""
     attn_global_separate_qkv: bool | None | tuple[bool | None, ...] | PerLayer
     """Use separate projections for the tokens of `global_mask`; None: yes, if the pattern has Global('mask'). Default: None. Sparse Transformer, arXiv:1904.10509; Longformer, arXiv:2004.05150."""
+    attn_moba_block: int | None | tuple[int | None, ...] | PerLayer
+    """Number of keys per block (mixture of block attention). Default: None. MoBA, arXiv:2502.13189."""
+    attn_moba_topk: int | tuple[int, ...] | PerLayer
+    """Number k of blocks that each query attends to, its own included. Default: 3. MoBA, arXiv:2502.13189."""
     attn_aft: None | Literal['full', 'local', 'simple', 'conv'] | tuple[None | Literal['full', 'local', 'simple', 'conv'], ...] | PerLayer
     """AFT instead of softmax attention, with this kind of position weights. Default: None. An Attention Free Transformer, arXiv:2105.14103."""
     attn_aft_max_len: int | None | tuple[int | None, ...] | PerLayer
@@ -1608,6 +1616,10 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Sparse pattern of keys that each query attends to: a `Pattern`, its dict, or its name. Default: None. Sparse Transformer, arXiv:1904.10509; Longformer, arXiv:2004.05150."""
     enc_cross_attn_global_separate_qkv: bool | None | tuple[bool | None, ...] | PerLayer
     """Use separate projections for the tokens of `global_mask`; None: yes, if the pattern has Global('mask'). Default: None. Sparse Transformer, arXiv:1904.10509; Longformer, arXiv:2004.05150."""
+    enc_cross_attn_moba_block: int | None | tuple[int | None, ...] | PerLayer
+    """Number of keys per block (mixture of block attention). Default: None. MoBA, arXiv:2502.13189."""
+    enc_cross_attn_moba_topk: int | tuple[int, ...] | PerLayer
+    """Number k of blocks that each query attends to, its own included. Default: 3. MoBA, arXiv:2502.13189."""
     enc_cross_attn_aft: None | Literal['full', 'local', 'simple', 'conv'] | tuple[None | Literal['full', 'local', 'simple', 'conv'], ...] | PerLayer
     """AFT instead of softmax attention, with this kind of position weights. Default: None. An Attention Free Transformer, arXiv:2105.14103."""
     enc_cross_attn_aft_max_len: int | None | tuple[int | None, ...] | PerLayer
@@ -1948,6 +1960,10 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Sparse pattern of keys that each query attends to: a `Pattern`, its dict, or its name. Default: None. Sparse Transformer, arXiv:1904.10509; Longformer, arXiv:2004.05150."""
     enc_attn_global_separate_qkv: bool | None | tuple[bool | None, ...] | PerLayer
     """Use separate projections for the tokens of `global_mask`; None: yes, if the pattern has Global('mask'). Default: None. Sparse Transformer, arXiv:1904.10509; Longformer, arXiv:2004.05150."""
+    enc_attn_moba_block: int | None | tuple[int | None, ...] | PerLayer
+    """Number of keys per block (mixture of block attention). Default: None. MoBA, arXiv:2502.13189."""
+    enc_attn_moba_topk: int | tuple[int, ...] | PerLayer
+    """Number k of blocks that each query attends to, its own included. Default: 3. MoBA, arXiv:2502.13189."""
     enc_attn_aft: None | Literal['full', 'local', 'simple', 'conv'] | tuple[None | Literal['full', 'local', 'simple', 'conv'], ...] | PerLayer
     """AFT instead of softmax attention, with this kind of position weights. Default: None. An Attention Free Transformer, arXiv:2105.14103."""
     enc_attn_aft_max_len: int | None | tuple[int | None, ...] | PerLayer
@@ -2782,6 +2798,10 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Sparse pattern of keys that each query attends to: a `Pattern`, its dict, or its name. Default: None. Sparse Transformer, arXiv:1904.10509; Longformer, arXiv:2004.05150."""
     dec_cross_attn_global_separate_qkv: bool | None | tuple[bool | None, ...] | PerLayer
     """Use separate projections for the tokens of `global_mask`; None: yes, if the pattern has Global('mask'). Default: None. Sparse Transformer, arXiv:1904.10509; Longformer, arXiv:2004.05150."""
+    dec_cross_attn_moba_block: int | None | tuple[int | None, ...] | PerLayer
+    """Number of keys per block (mixture of block attention). Default: None. MoBA, arXiv:2502.13189."""
+    dec_cross_attn_moba_topk: int | tuple[int, ...] | PerLayer
+    """Number k of blocks that each query attends to, its own included. Default: 3. MoBA, arXiv:2502.13189."""
     dec_cross_attn_aft: None | Literal['full', 'local', 'simple', 'conv'] | tuple[None | Literal['full', 'local', 'simple', 'conv'], ...] | PerLayer
     """AFT instead of softmax attention, with this kind of position weights. Default: None. An Attention Free Transformer, arXiv:2105.14103."""
     dec_cross_attn_aft_max_len: int | None | tuple[int | None, ...] | PerLayer
@@ -3122,6 +3142,10 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Sparse pattern of keys that each query attends to: a `Pattern`, its dict, or its name. Default: None. Sparse Transformer, arXiv:1904.10509; Longformer, arXiv:2004.05150."""
     dec_attn_global_separate_qkv: bool | None | tuple[bool | None, ...] | PerLayer
     """Use separate projections for the tokens of `global_mask`; None: yes, if the pattern has Global('mask'). Default: None. Sparse Transformer, arXiv:1904.10509; Longformer, arXiv:2004.05150."""
+    dec_attn_moba_block: int | None | tuple[int | None, ...] | PerLayer
+    """Number of keys per block (mixture of block attention). Default: None. MoBA, arXiv:2502.13189."""
+    dec_attn_moba_topk: int | tuple[int, ...] | PerLayer
+    """Number k of blocks that each query attends to, its own included. Default: 3. MoBA, arXiv:2502.13189."""
     dec_attn_aft: None | Literal['full', 'local', 'simple', 'conv'] | tuple[None | Literal['full', 'local', 'simple', 'conv'], ...] | PerLayer
     """AFT instead of softmax attention, with this kind of position weights. Default: None. An Attention Free Transformer, arXiv:2105.14103."""
     dec_attn_aft_max_len: int | None | tuple[int | None, ...] | PerLayer
@@ -3596,6 +3620,10 @@ class AttentionKeywords(TypedDict, total=False):
     """Sparse pattern of keys that each query attends to: a `Pattern`, its dict, or its name. Default: None. Sparse Transformer, arXiv:1904.10509; Longformer, arXiv:2004.05150."""
     global_separate_qkv: bool | None
     """Use separate projections for the tokens of `global_mask`; None: yes, if the pattern has Global('mask'). Default: None. Sparse Transformer, arXiv:1904.10509; Longformer, arXiv:2004.05150."""
+    moba_block: int | None
+    """Number of keys per block (mixture of block attention). Default: None. MoBA, arXiv:2502.13189."""
+    moba_topk: int
+    """Number k of blocks that each query attends to, its own included. Default: 3. MoBA, arXiv:2502.13189."""
     aft: None | Literal['full', 'local', 'simple', 'conv']
     """AFT instead of softmax attention, with this kind of position weights. Default: None. An Attention Free Transformer, arXiv:2105.14103."""
     aft_max_len: int | None

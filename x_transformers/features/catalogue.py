@@ -37,6 +37,7 @@ from x_transformers.features import (
     residuals,
     rotary,
     scores,
+    selected,
     sources,
     spans,
     streams,
@@ -130,6 +131,7 @@ ATTENTION: tuple[type[Feature], ...] = (
     operands.Laser,
     attention.LinearAttention,
     patterns.SparsePattern,
+    selected.MoBA,
     aft.AttentionFree,
     linformer.Slots,
     scores.Differential,  # before what mixes weights, which so mixes those of both maps

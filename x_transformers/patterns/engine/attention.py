@@ -57,7 +57,7 @@ def _attend_heads(
     # Tokens outside of the pattern are added keys, and their queries are computed separately.
     count, own = place.count, get_scores(call, call.masks, heads)
     first = max(count - (call.keys - call.q_len), 0)
-    text, n = own if count == 0 else _skip_queries(own, first, count), call.keys - count
+    text, n = own if count == 0 else skip_queries(own, first, count), call.keys - count
     rows = call.q_len - first
     if first and rows == 0:
         return _attend_outside(q, k, v, own)
@@ -119,7 +119,7 @@ def get_scores(call: Call, masks: Sequence[BlockwiseTerm], heads: Tensor | None 
 # Tokens outside of the pattern.
 
 
-def _skip_queries(own: Scores, rows: int, keys: int) -> Scores:
+def skip_queries(own: Scores, rows: int, keys: int) -> Scores:
     """Return the scores of the queries after the first `rows`, for which the first `keys` are added keys, too."""
 
     def skip(entry: Pointwise | None) -> Pointwise | None:

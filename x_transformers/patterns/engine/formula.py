@@ -90,8 +90,16 @@ def index_scores(
     q: Tensor, k: Tensor, v: Tensor, row: Tensor, j: Tensor, seen: Tensor, own: Scores
 ) -> tuple[Tensor, Tensor]:
     """Compute attention of queries at indices (b|1 1 G c) to keys at (b|1 h|1 G s), by a mask (b|1 h|1 G c s)."""
-    rows = q.shape[2]
-    i = row.clamp(max=max(rows - 1, 0))
+    out, lse = group_outputs(q, k, v, row, j, seen, own)
+    lse = _shift_back(lse, row, q.shape[2], -torch.inf)
+    return _shift_back(out, row, q.shape[2]), lse.squeeze(-1)
+
+
+def group_outputs(
+    q: Tensor, k: Tensor, v: Tensor, row: Tensor, j: Tensor, seen: Tensor, own: Scores
+) -> tuple[Tensor, Tensor]:
+    """Compute `index_scores` by group, (b h G c d), with log-sum-exps (b h G c 1); `row` may differ between heads."""
+    i = row.clamp(max=max(q.shape[2] - 1, 0))
     with disable_autocast(q):
         scores = (to_float(gather_rows(q, i)) * own.scale) @ to_float(gather_rows(k, j)).mT
     b = torch.arange(q.shape[0], device=q.device)[:, None, None, None, None]
@@ -104,8 +112,7 @@ def index_scores(
     lse = scores.masked_fill(~(seen | fully_masked), -torch.inf).logsumexp(dim=-1, keepdim=True)
     weights = (scores - lse).masked_fill(~seen, -torch.inf).exp()
     out = F.dropout(weights, own.dropout).to(v.dtype) @ gather_rows(v, j)
-    lse = _shift_back(lse.masked_fill(fully_masked, -torch.inf), row, rows, -torch.inf)
-    return _shift_back(out, row, rows), lse.squeeze(-1)
+    return out, lse.masked_fill(fully_masked, -torch.inf)
 
 
 def _shift_back(t: Tensor, row: Tensor, rows: int, filler: float = 0.0) -> Tensor:
