@@ -223,7 +223,7 @@ SETTINGS: dict[str, Values] = {
     'attn_global_separate_qkv': dict(attn_sparse_pattern={'union': [{'pattern': 'sliding', 'window': 3}, MARKED]}),
     **{f'attn_{name}': SINKHORN for name in ('sinkhorn_iters', 'sinkhorn_temp', 'sinkhorn_gumbel', 'sortcut')},
     **{f'attn_{name}': SORTING_NET for name in ('sinkhorn_sort', 'cluster_blocks')},
-    'attn_moba_topk': dict(attn_moba_block=4),
+    'attn_moba_topk': dict(attn_moba_block=2),
     'attn_dpfp_nu': dict(attn_kernel='dpfp'),
     'attn_rff_sigma': dict(attn_kernel='rff'),
     'attn_hybrid_module': HYBRID,

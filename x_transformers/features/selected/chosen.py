@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from x_transformers.core import rows as blocks
 from x_transformers.core.modes import is_transformed, to_float
 from x_transformers.core.recompute import ModuleSnapshot, identity, recompute
-from x_transformers.core.rows import LARGE, block_size
 from x_transformers.features.documents import TellsDocuments, positions_within
 from x_transformers.features.levels import AttentionFeature, visible_keys
 from x_transformers.features.selected.kernel import BlockGrid
@@ -90,11 +90,11 @@ class ChosenKeys(AttentionFeature):
         Tensors have an axis of heads, or one entry there. Each part is computed again in the backward pass.
         """
         (_, heads, rows), own = q.shape[:3], get_scores(call, call.masks)
-        most = 2 * LARGE.get(q.device.type, LARGE['cuda'])
+        most = 2 * blocks.LARGE.get(q.device.type, blocks.LARGE['cuda'])
         some = max(min(most // max(q.shape[0] * rows * width, 1), heads), 1)
-        height = max(block_size(q, q.shape[0] * width), most // (q.shape[0] * width))
+        height = max(blocks.block_size(q, q.shape[0] * width), most // (q.shape[0] * width))
         if torch.compiler.is_compiling():
-            some, height = heads, block_size(q, 1)
+            some, height = heads, blocks.block_size(q, 1)
         parts = ceil_div(heads, some) * ceil_div(rows, height)
         if parts == 1 or is_transformed():
             return run(q, *tensors, at=slice(0, rows), own=own)
@@ -130,13 +130,13 @@ class ChosenKeys(AttentionFeature):
         token stores a share of 1 / stride of the vector of the block that was complete when its own stride began.
         """
         if not (call.keeps or call.past is not None) or any(f.keeps_unrotated_keys for f in self.owner.features.active):
-            return make(grid.gather(vectors), real_keys(grid, call, vectors.shape[2]))
+            return make(grid.gather(vectors), gather_key_mask(grid, call, vectors.shape[2]))
         handle, (size, stride), keys = call.state(name), grid[:2], vectors.shape[2]
         held = None if handle.past is None else handle.vectors
         new = keys if held is None else keys - held.shape[2]
         tail = min(keys, new + size + stride)
         recent = BlockGrid.of(begin - (keys - tail), tail, size, stride)
-        made = make(recent.gather(vectors[:, :, keys - tail :]), real_keys(recent, call, tail))
+        made = make(recent.gather(vectors[:, :, keys - tail :]), gather_key_mask(recent, call, tail))
         width, dim = ceil_div(made.shape[-1], stride), made.shape[-1]
         place = torch.arange(keys - new, keys, device=begin.device) - begin[:, :1]  # (b|1, n), in its sequence
         if recent.last.shape[-1]:
@@ -184,7 +184,7 @@ def gather_along_tokens(t: Tensor, index: Tensor) -> Tensor:
     return t.gather(2, index[:, None, :, None].expand(-1, t.shape[1], -1, t.shape[3]))
 
 
-def real_keys(grid: BlockGrid, call: Any, keys: int) -> Tensor | None:
+def gather_key_mask(grid: BlockGrid, call: Any, keys: int) -> Tensor | None:
     """Return which keys of each block, among the last `keys`, are real tokens: (b, 1, m, s, 1). None if all are."""
     seen = visible_keys(call)
     return None if seen is None else grid.gather(seen[..., seen.shape[-1] - keys :].mT)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from x_transformers.patterns.base import ceil_div
@@ -85,15 +84,15 @@ def attend_blocks(
     order = of.argsort(dim=-1, stable=True)
     count = torch.zeros(batch, heads, blocks + 1, dtype=torch.long, device=device)
     count = count.scatter_add(-1, of, torch.ones_like(of))
-    groups, total = ceil_div(count[..., :blocks], GROUP), pairs // GROUP + blocks
+    groups, total = (count[..., :blocks] + GROUP - 1) // GROUP, pairs // GROUP + blocks
     ends = groups.cumsum(dim=-1)
     # The place of each pair in the groups, and the pair at each place.
-    start = F.pad((ends - groups) * GROUP, (0, 1), value=total * GROUP) - (count.cumsum(dim=-1) - count)
-    sorted_pairs = torch.arange(pairs, device=device).expand_as(order)
-    place = torch.zeros_like(order).scatter(-1, order, sorted_pairs) + start.gather(-1, of)
-    place = place.clamp(max=total * GROUP)
-    pair = torch.full((batch, heads, total * GROUP + 1), pairs, device=device)
-    pair = pair.scatter(-1, place, sorted_pairs)[..., :-1].unflatten(-1, (total, GROUP))
+    start = (ends - groups) * GROUP - (count.cumsum(dim=-1) - count)[..., :blocks]
+    each = torch.arange(pairs, device=device).expand_as(order)
+    place = torch.zeros_like(order).scatter(-1, order, each) + start.gather(-1, of.clamp(max=blocks - 1))
+    place = place.masked_fill(of == blocks, total * GROUP)
+    pair = torch.full((batch, heads, total * GROUP + 1), pairs, device=device).scatter(-1, place, each)
+    pair = pair[..., :-1].unflatten(-1, (total, GROUP))
     row = pair // chosen  # (b, h, G, c)
     block = torch.searchsorted(
         ends, torch.arange(total, device=device).expand(batch, heads, -1).contiguous(), right=True
@@ -102,9 +101,9 @@ def attend_blocks(
     j = first.unsqueeze(-1) + torch.arange(grid.size, device=device)  # (b, h, G, s)
     j = j.clamp(0, k.shape[2] - own.added - 1) + own.added
     out, lse = group_outputs(q, k, v, row, j, (row < rows).unsqueeze(-1), own)
-    place = place.view(batch, heads, rows, chosen)
-    out = gather_rows(F.pad(out.flatten(2, 3), (0, 0, 0, 1)), place)  # (b, h, i, c, d)
-    lse = gather_rows(F.pad(lse.flatten(2, 3), (0, 0, 0, 1), value=-torch.inf), place).squeeze(-1)
+    place = place.clamp(max=total * GROUP - 1).view(batch, heads, rows, chosen)
+    out, lse = (gather_rows(t.flatten(2, 3), place) for t in (out, lse))  # (b, h, i, c, d)
+    lse = lse.squeeze(-1).masked_fill(choice < 0, -torch.inf)
     return list(zip(out.unbind(3), lse.unbind(3), strict=True))
 
 

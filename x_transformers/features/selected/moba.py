@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from x_transformers.core.modes import disable_autocast, to_float
-from x_transformers.features.selected.chosen import ChosenKeys, find_attended, real_keys
+from x_transformers.features.selected.chosen import ChosenKeys, find_attended, gather_key_mask
 from x_transformers.features.selected.kernel import BlockGrid, attend_before, attend_blocks, attend_each
 from x_transformers.flags import PerToken, flag, none, size
 from x_transformers.kernels.dense import tile_heads
@@ -27,7 +27,7 @@ class MoBA(ChosenKeys):
     """
 
     paper = 'MoBA, arXiv:2502.13189'
-    moba_block = flag(None, 'number of keys per block (mixture of block attention)', size | none, example=4)
+    moba_block = flag(None, 'number of keys per block (mixture of block attention)', size | none, example=2)
     moba_topk = flag(3, 'number k of blocks that each query attends to, its own included', size, example=2)
     requires_flag = {'moba_topk': 'moba_block'}
     states = {'block means': PerToken(derived=True)}
@@ -45,7 +45,7 @@ class MoBA(ChosenKeys):
         """Return the blocks before its own that each query (b h i e) attends to, (b h i c); -1 for none."""
         own = at - (at - begin) % self.moba_block  # (b|1, i), where the block of the query begins
         before = (grid.last[:, None] < own.unsqueeze(-1)) & (grid.first[:, None] >= begin.unsqueeze(-1))
-        real = real_keys(grid, call, call.keys)
+        real = gather_key_mask(grid, call, call.keys)
         before = before if real is None else before & real.flatten(3).any(dim=-1)
         with torch.no_grad(), disable_autocast(q):
             scores = to_float(q.detach()) @ tile_heads(means, q.shape[1]).to(to_float(q).dtype).mT
