@@ -1020,6 +1020,28 @@ def causal_convolution(weights: Weights, name: str, x: Tensor) -> Tensor:
     return torch.stack(outs, dim=1)
 
 
+def matrix_recurrence(
+    q: Tensor, k: Tensor, v: Tensor, decay: Any = None, erase: Any = None, write: Any = None, state: Any = None
+) -> tuple[Tensor, Tensor]:
+    """Token by token:  S <- diag(exp(decay)) S,  S <- S - write (erase^T S)^T + k v^T,  out = S^T q.
+
+    q and k (b g n d), v (b h n e), the others (b h n d) or narrower. Returns outputs and the last S, (b h d e).
+    """
+    heads, n = v.shape[1:3]
+    q, k = (t.repeat_interleave(heads // t.shape[1], dim=1) for t in (q, k))
+    found = k.new_zeros(*k.shape[:2], k.shape[3], v.shape[3]) if state is None else state
+    outs = []
+    for t in range(n):
+        if decay is not None:
+            found = found * decay[:, :, t].exp().unsqueeze(-1)
+        if erase is not None:
+            error = torch.einsum('bhd,bhde->bhe', erase[:, :, t], found)
+            found = found - torch.einsum('bhd,bhe->bhde', (k if write is None else write)[:, :, t], error)
+        found = found + torch.einsum('bhd,bhe->bhde', k[:, :, t], v[:, :, t])
+        outs.append(torch.einsum('bhd,bhde->bhe', q[:, :, t], found))
+    return torch.stack(outs, dim=2), found
+
+
 def gated_convolution(weights: Weights, x: Tensor) -> Tensor:
     """LFM2: a convolution of products, times a gate."""
     before, after, u = linear(weights, 'in_proj', x).chunk(3, dim=-1)

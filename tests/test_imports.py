@@ -72,7 +72,7 @@ INTERNAL = {
     'features': (50, 'parts of a feature are compared with their formula, before a flag puts them into a layer'),
     'flags': (9, 'command line and foreign words are compared with the declarations that they are made from'),
     'generation': (26, 'filters, pools of blocks and stop rules are tested without a model'),
-    'kernels': (14, 'each kernel is compared with the formula, also where a model would choose another one'),
+    'kernels': (15, 'each kernel is compared with the formula, also where a model would choose another one'),
     'memory': (6, 'search, mixing and command lines of datastores are tested without a model'),
     'modalities': (3, 'tables and helpers of a front end are compared with their formula'),
     'objectives': (1, 'parts of a loss are compared with their formula'),

@@ -16,99 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.core.modes import is_exporting, is_transformed
 from x_transformers.features.linear.kernel import (
     Carry,
     ChunkMask,
     FeatureMap,
     LinearTokens,
     Scaled,
-    first_token,
-    split_chunks,
     sum_before_all,
     sum_in_order,
 )
-
-# the state from chunk to chunk
-
-
-@torch.library.custom_op(
-    'x_transformers::carried_states',
-    mutates_args=(),
-    schema='(Tensor start, Tensor? stays, Tensor reading, Tensor writing, Tensor target, Tensor? adds, bool back) '
-    '-> (Tensor, Tensor)',
-)
-def carried_states(start, stays, reading, writing, target, adds, back):
-    """S_0 = start,  U_i = target_i + reading_i S_i,  S_i+1 = stays_i S_i + writing_i U_i + adds_i; or `back` from the
-    last one:  S_N = start,  U_i = target_i + reading_i S_i+1,  S_i = stays_i S_i+1 + writing_i U_i + adds_i.
-
-    start    b k m d
-    stays    b or 1, 1, N       None for 1
-    reading  b k N c m
-    writing  b k N m c
-    target   b k N c d
-    adds     b k N m d          None for 0
-    returns  S b k 1+N m d, U b k N c d
-    """
-    n = target.shape[2]
-    states = target.new_empty(*start.shape[:2], n + 1, *start.shape[2:])
-    found = target.new_empty(target.shape)
-    state, told, rows = start.flatten(0, 1), found.flatten(0, 1), states.flatten(0, 1)
-    reading, writing, target = (t.flatten(0, 1).unbind(1) for t in (reading, writing, target))
-    adds = None if adds is None else adds.flatten(0, 1).unbind(1)
-    stays = None if stays is None else stays.expand(*start.shape[:2], n).flatten(0, 1)[..., None, None].unbind(1)
-    rows[:, n if back else 0] = state
-    for at in reversed(range(n)) if back else range(n):
-        u = torch.baddbmm(target[at], reading[at], state)
-        state = state if stays is None else state * stays[at]
-        state = torch.baddbmm(state if adds is None else state + adds[at], writing[at], u)
-        told[:, at], rows[:, at if back else at + 1] = u, state
-    return states, found
-
-
-@carried_states.register_fake
-def _(start, stays, reading, writing, target, adds, back):
-    states = target.new_empty(*start.shape[:2], target.shape[2] + 1, *start.shape[2:])
-    return states, target.new_empty(target.shape)
-
-
-def keep_for_backward(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
-    _, stays, reading, writing, _, adds, ctx.back = inputs
-    ctx.save_for_backward(stays, reading, writing, *output)
-    ctx.added = adds is not None
-
-
-def carry_gradients(ctx: Any, grad: Tensor, of_found: Tensor) -> tuple[Tensor | None, ...]:
-    """Carry gradients backwards through the spans."""
-    stays, reading, writing, states, found = ctx.saved_tensors
-    n = found.shape[2]
-    end, others, read, written = (0, 1, 1, 0) if ctx.back else (n, 0, 0, 1)  # where each of N stands among 1+N
-    last, adds = grad.select(2, end), grad.narrow(2, others, n)
-    grads, errors = carried_states(last, stays, writing.mT, reading.mT, of_found, adds, not ctx.back)
-    after = grads.narrow(2, written, n)
-    of_reading, of_writing = errors @ states.narrow(2, read, n).mT, after @ found.mT
-    return grads.select(2, n - end), None, of_reading, of_writing, errors, after if ctx.added else None, None
-
-
-carried_states.register_autograd(carry_gradients, setup_context=keep_for_backward)
-
-
-def carry_state(start: Tensor, stays: Tensor | None, *chunks: Tensor) -> tuple[Tensor, Tensor]:
-    """`carried_states` from the first to the last: in transforms of `torch.func`, which do not know the operation, and
-    in programs of one length step by step."""
-    reading, writing, target = chunks
-    n = target.shape[2]
-    if not is_transformed() and not (is_exporting() and type(n) is int):
-        return carried_states(start, stays, reading, writing, target, None, False)
-    states, found = [start], []
-    for at in range(n):
-        found.append(target[:, :, at] + reading[:, :, at] @ states[-1])
-        kept = states[-1] if stays is None else states[-1] * stays[:, :, at, None, None]
-        states.append(kept + writing[:, :, at] @ found[-1])
-    return torch.stack(states, dim=2), torch.stack(found, dim=2)
-
-
-# the tokens
+from x_transformers.kernels.chunks import carry_state, first_token, split_chunks
 
 
 def correct_values(
@@ -138,7 +55,7 @@ def run_span(q: Tensor, tokens: LinearTokens, told: Carry, chunk: int) -> tuple[
     solved = torch.linalg.solve_triangular(errors, one, upper=False, unitriangular=True) * rate.mT  # b k N c c
     reading = k if sight.reads is None else k * sight.reads
     writing = (k if sight.goes_on is None else k * sight.goes_on).mT
-    stays = None if tokens.document is None else sight.between.diagonal(-1, -2, -1).to(k.dtype)
+    stays = None if tokens.document is None else sight.between.diagonal(-1, -2, -1).to(k.dtype)[..., None, None]
     states, corrections = carry_state(told.sums, stays, -(solved @ reading), writing, solved @ v)
     q = q.transpose(2, 3)  # b k N g c m
     weights = q @ k.mT.unsqueeze(3)

@@ -21,8 +21,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
-from x_transformers.core.modes import is_exporting, is_transformed
+from x_transformers.core.modes import is_transformed
 from x_transformers.flags.checks import Maybe
+from x_transformers.kernels.chunks import first_token, split_chunks
 
 # chunks that are computed at once, outside of compiled graphs: what stays in the cache of a core
 CHUNKS = 16
@@ -253,24 +254,6 @@ def sum_before_all(up: Tensor | None, tokens: LinearTokens, past: Scaled | None)
     if past is not None:
         return Carry(*past, document)
     return Carry(None, None if up is None else up.new_full((*up.shape[:2], 1, 1), least_value(up)), document)
-
-
-def split_chunks(t: Tensor, chunk: int, filler: float = 0.0) -> Tensor:
-    """... n d -> ... N c d"""
-    n = t.shape[-2]
-    if is_exporting():  # a program for all lengths cannot know that n fits, nor have one chunk for some
-        return F.pad(t, (0, 0, 0, (n // chunk + 2) * chunk - n), value=filler).unfold(-2, chunk, chunk).mT
-    # a graph for all lengths cannot ask whether one fits
-    chunks = n // chunk + 1 if torch.compiler.is_compiling() else -(-n // chunk)
-    short = chunks * chunk - n
-    return (F.pad(t, (0, 0, 0, short), value=filler) if short else t).unflatten(-2, (chunks, chunk))
-
-
-def first_token(t: Tensor, n: int) -> Tensor:
-    """... m d -> ... n d. That n is at most m, a graph for all lengths cannot know."""
-    if not torch.compiler.is_compiling() and n == t.shape[-2]:
-        return t
-    return t.index_select(-2, torch.arange(n, device=t.device)) if is_exporting() else t.narrow(-2, 0, n)
 
 
 def triangle(n: int, like: Tensor, diagonal: int = 0) -> Tensor:
