@@ -168,14 +168,7 @@ class ViTransformerWrapper(Configurable):
         self.patch_size, self.channels, self.image_size = patch_size, channels, image_size
         self.num_prefix, self.registers_first = prefix_tokens, register_place == 'front'
         self.interpolate_pos_emb, self.pool, self.crop_to_patches = interpolate_pos_emb, pool, bool(crop_to_patches)
-        self.sincos_pos_emb, self.sincos_theta = bool(sincos_pos_emb), float(sincos_theta)
-        self._check_sincos(dim)
-        table: Any = None
-        if not sincos_pos_emb:
-            table = nn.Parameter(torch.randn(1, prefix_tokens + math.prod(self.grid), dim))
-        self.pos_embedding: Any = table
-        self.register_tokens = nn.Parameter(torch.randn(num_register_tokens, dim)) if num_register_tokens else None
-        self.has_register_tokens = num_register_tokens > 0
+        self._add_positions(dim, sincos_pos_emb, sincos_theta, num_register_tokens)
         norms = (LayerNorm(dim_patch), LayerNorm(dim)) if patch_norm else (nn.Identity(), nn.Identity())
         self.patch_to_embedding = nn.Sequential(norms[0], nn.Linear(dim_patch, dim, bias=bool(patch_bias)), norms[1])
         self.prefix_tokens = nn.Parameter(torch.randn(prefix_tokens, dim) * 0.02) if prefix_tokens else None
@@ -183,13 +176,22 @@ class ViTransformerWrapper(Configurable):
         self.post_emb_norm = build_norm(dim, post_emb_norm, post_emb_norm_bias, post_emb_norm_eps)
         self.dropout = nn.Dropout(emb_dropout)
         self.attn_layers = attn_layers
-        self._check_pool(pool_kwargs, post_pool_norm)
         self._add_pooling(pool_kwargs or {}, post_pool_norm, pooler, num_classes)
+
+    def _add_positions(self, dim: int, sincos: bool, theta: float, num_register_tokens: int) -> None:
+        """Add the positions of prefix tokens and patches, and the register tokens, which have none."""
+        self.sincos_pos_emb, self.sincos_theta = bool(sincos), float(theta)
+        self._check_sincos(dim)
+        shape = (1, self.num_prefix + math.prod(self.grid), dim)
+        self.pos_embedding: Any = None if sincos else nn.Parameter(torch.randn(shape))
+        self.register_tokens = nn.Parameter(torch.randn(num_register_tokens, dim)) if num_register_tokens else None
+        self.has_register_tokens = num_register_tokens > 0
 
     def _add_pooling(
         self, pool_kwargs: dict, post_pool_norm: bool, pooler: dict | None, num_classes: int | None
     ) -> None:
         """Add the modules after the stack: pooling, the norm and the layer after it, and the output head."""
+        self._check_pool(pool_kwargs, post_pool_norm)
         stack = known_stack(self.attn_layers)
         self.attn_pool = TokenPool(stack, pool_kwargs) if self.pool == 'attention' else None
         self.post_pool_norm = stack.new_norm() if post_pool_norm else nn.Identity()
