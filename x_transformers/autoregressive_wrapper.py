@@ -276,11 +276,10 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
         looped, predicts = (getattr(self.net, name, False) for name in ('looped', 'add_continuous_pred_head'))
         of_modules = self.net.mtp_loss_weight if getattr(self.net, 'mtp_depth', 0) else 0.0
         extra = None if self.auxiliary is None else self.auxiliary.now(self.training, progress, of_modules)
-        wanted = return_outputs or self.add_attn_z_loss or looped or bool(extra and extra.layers)
-        wanted = wanted or ('past' if extra and extra.mtp_weight else False)
+        layers, mtp = bool(extra and extra.layers), bool(extra and extra.mtp_weight)
+        wanted = return_outputs or self.add_attn_z_loss or looped or layers or ('past' if mtp else False)
         asked = dict(return_attn_z_loss=self.add_attn_z_loss, looped_pred_all_logits=looped)
-        asked |= dict(return_next_embed_pred=predicts, return_block_readouts=bool(extra and extra.layers))
-        asked['return_mtp'] = bool(extra and extra.mtp_weight)
+        asked |= dict(return_next_embed_pred=predicts, return_block_readouts=layers, return_mtp=mtp)
         kwargs.update({name: True for name, ask in asked.items() if ask})
         kwargs.update({} if return_outputs else read_logits_later(self.net))
         with AuxLosses() as aux, maps_apart(not (return_outputs or self.add_attn_z_loss)):
