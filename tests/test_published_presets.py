@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from oracles import assert_close, randn, randomised
 from torch import nn
 from toy_tasks import taught
+from training_laws import ids_of
 
 from x_transformers import presets, pretrained
 from x_transformers.flags import ConfigError
@@ -26,6 +27,58 @@ COUNTS = {
     'vit_simple_s16': 21_974_632,
     'whisper_tiny': 37_760_640,
     'xlnet_base': 116_718_336 + 32_000,  # with the bias of its logits
+}
+# of models in several sizes: those of a table of published shapes, as far as they are exact
+SIZES = {
+    'albert_base': {'': 11_683_584},
+    'longformer_base': {'': 148_659_456 - 2 * 768},  # without two rows that are never read
+    'bigbird_base': {'': 127_468_800},
+    'transformer_xl': {'wt103_base': 150_838_570, 'enwik8_base': 41_055_232, 'enwik8_large': 277_231_616},
+    'perceiver': {'imagenet': 44_869_728},
+    'vit': {'b16': 86_389_248, 'l16': 304_351_232, 'l14': 304_228_352, 'h14': 632_404_480},
+    'vicuna_13b': {'1.1': 13_015_864_320, '1.5': 13_015_864_320},
+    'llama': {
+        '1-7b': 6_738_415_616,
+        '1-13b': 13_015_864_320,
+        '1-33b': 32_528_943_616,
+        '1-65b': 65_285_660_672,
+        '2-70b': 68_976_648_192,
+        '3-8b': 8_030_261_248,
+        '3-70b': 70_553_706_496,
+        '3-405b': 405_853_388_800,
+    },
+    'llama3': {'8b': 8_030_261_248},
+    'qwen3': {
+        '0.6b': 596_049_920,
+        '1.7b': 1_720_574_976,
+        '4b': 4_022_468_096,
+        '8b': 8_190_735_360,
+        '14b': 14_768_307_200,
+        '32b': 32_762_123_264,
+        '30b-a3b': 30_532_122_624,
+        '235b-a22b': 235_093_634_560,
+    },
+    'gemma3': {'1b': 999_885_952, '4b': 3_880_263_168, '12b': 11_766_034_176, '27b': 27_009_346_304},
+    'gpt_oss': {'20b': 20_914_757_184, '120b': 116_829_156_672},
+    'deepseek_v3': {'': 671_026_404_352},
+}
+# what papers and reports say, in millions, with the digits that they have
+ROUGHLY = {
+    'palm': {'8b': 8632, '62b': 62495, '540b': 540354},
+    'gopher': {'44m': 43.6, '117m': 116.6, '417m': 417.2, '1.4b': 1374, '7.1b': 7110, '280b': 279700},
+    'chinchilla': {'70b': 70060},
+    'gpt3': {
+        '125m': 125.2,
+        '350m': 355.9,
+        '760m': 760.3,
+        '1.3b': 1316,
+        '2.7b': 2650,
+        '6.7b': 6660,
+        '13b': 12850,
+        '175b': 174600,
+    },
+    'transformer_xl': {'wt103_base': 151, 'enwik8_base': 41, 'enwik8_large': 277},
+    'perceiver': {'imagenet': 44.9},
 }
 # of the repositories of these models
 CONFIGS = {
@@ -56,6 +109,97 @@ def weights(keywords):
 @pytest.mark.parametrize('name', COUNTS)
 def test_how_many_weights(name):
     assert weights(getattr(presets, name)()) == COUNTS[name]
+
+
+@pytest.mark.parametrize(('name', 'size'), [(name, size) for name, sizes in SIZES.items() for size in sizes])
+def test_how_many_weights_of_a_size(name, size):
+    assert weights(getattr(presets, name)(*[size] * bool(size))) == SIZES[name][size]
+
+
+@pytest.mark.parametrize(('name', 'size'), [(name, size) for name, sizes in ROUGHLY.items() for size in sizes])
+def test_about_how_many_weights(name, size):
+    assert abs(weights(getattr(presets, name)(size)) / 1e6 / ROUGHLY[name][size] - 1) < 1.5e-3
+
+
+@pytest.mark.parametrize(
+    ('name', 'size', 'scale', 'sizes', 'count'),
+    [
+        ('llama3', '8b', 0.25, dict(dim=1024, heads=8, attn_kv_heads=2, ff_dim_inner=3584), 698_942_464),
+        ('qwen3', '30b-a3b', 0.25, dict(dim=512, heads=8, attn_kv_heads=1, ff_moe_experts=32), None),
+        ('gemma3', '4b', 0.5, dict(dim=1280, heads=4, attn_kv_heads=2, ff_dim_inner=5120), None),
+        ('gpt_oss', '20b', 0.5, dict(dim=1440, heads=32, attn_kv_heads=4, ff_moe_experts=16), None),
+        ('deepseek_v3', '', 1 / 8, dict(dim=896, heads=16, attn_dim_latent_kv=64, attn_dim_latent_q=192), None),
+    ],
+)
+def test_scaled(name, size, scale, sizes, count):
+    """Widths, heads and experts are multiplied; heads keep their width."""
+    make = getattr(presets, name)
+    whole, scaled = (make(*[size] * bool(size), **own)['attn_layers'] for own in ({}, dict(scale=scale)))
+    assert {key: scaled[key] for key in sizes} == sizes
+    for key in ('depth', 'attn_dim_head', 'rotary_emb_dim', 'ff_moe_top_k', 'attn_value_dim_head'):
+        assert scaled.get(key) == whole.get(key)
+    for key, value in sizes.items():
+        assert value == whole[key] * scale
+    assert count is None or weights(make(size, scale=scale)) == count
+    with pytest.raises(ConfigError, match=r'`scale` must give whole sizes, got 0\.3'):
+        make(scale=0.3)
+    with pytest.raises(ConfigError, match='`scale` must be a positive number'):
+        make(scale=0)
+
+
+INPUTS = {
+    **dict.fromkeys(('albert_base', 'longformer_base', 'bigbird_base'), lambda: ids_of(1, 130)),
+    'conformer': lambda: randn(1, 30, 80).float(),
+    'perceiver': lambda: randn(1, 6, 5, 3).float(),
+    'vit': lambda: randn(1, 3, 224, 224).float(),
+}
+
+
+@pytest.mark.parametrize('name', [*SIZES, 'palm', 'gopher', 'chinchilla', 'gpt3', 'reformer', 'performer', 'conformer'])
+def test_they_run_in_small(name):
+    torch.manual_seed(0)
+    model = presets.build(getattr(presets, name)(**TINY))
+    out = model(INPUTS.get(name, lambda: ids_of(1, 130))())
+    out = out[0] if isinstance(out, tuple) else out
+    out.square().mean().backward()
+    unused = [key for key, one in model.named_parameters() if one.grad is None or not one.grad.isfinite().all()]
+    assert out.isfinite().all() and not [key for key in unused if 'pooler' not in key and '_global' not in key]
+
+
+@pytest.mark.parametrize('name', ['llama', 'llama3', 'qwen3', 'gemma3', 'gpt_oss', 'gpt3', 'vit', 'palm', 'gopher',
+    'chinchilla', 'transformer_xl', 'reformer', 'performer', 'conformer', 'perceiver'])  # fmt: skip
+def test_sizes_that_are_none(name):
+    with pytest.raises(ConfigError, match=r'`size` must be (one of )?.*, got .9k.'):
+        getattr(presets, name)('9k')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('name', 'size', 'kind', 'config'),
+    [
+        ('albert_base', '', 'Albert', dict(hidden_size=768, num_attention_heads=12, intermediate_size=3072)),
+        ('longformer_base', '', 'Longformer', dict(vocab_size=50265, max_position_embeddings=4098, type_vocab_size=1)),
+        ('bigbird_base', '', 'BigBird', {}),
+        ('llama3', '70b', 'LlamaForCausalLM', dict(vocab_size=128256, hidden_size=8192, intermediate_size=28672,
+            num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8)),
+        ('qwen3', '0.6b', 'Qwen3ForCausalLM', dict(hidden_size=1024, intermediate_size=3072, num_hidden_layers=28,
+            num_attention_heads=16, num_key_value_heads=8, tie_word_embeddings=True)),
+        ('qwen3', '30b-a3b', 'Qwen3MoeForCausalLM', dict(num_hidden_layers=48, head_dim=128)),
+        ('gemma3', '27b', 'Gemma3ForCausalLM', dict(hidden_size=5376, intermediate_size=21504, num_hidden_layers=62,
+            num_attention_heads=32, num_key_value_heads=16, head_dim=128)),
+        ('gpt_oss', '120b', 'GptOssForCausalLM', {}),
+        ('deepseek_v3', '', 'DeepseekV3ForCausalLM', {}),
+    ],
+)  # fmt: skip
+def test_their_classes_in_transformers_have_as_many_weights(name, size, kind, config):
+    transformers = pytest.importorskip('transformers', reason='the oracle: pip install -e .[test-pretrained]')
+    kind = kind if 'For' in kind else f'{kind}Model'
+    title = kind.removesuffix('ForCausalLM').removesuffix('Model')
+    config = getattr(transformers, f'{title}TextConfig' if title == 'Gemma3' else f'{title}Config')(**config)
+    with torch.device('meta'):
+        theirs = getattr(transformers, kind)(config)
+    count = sum(one.numel() for one in theirs.parameters()) - (2 * 768 if kind == 'LongformerModel' else 0)
+    assert weights(getattr(presets, name)(*[size] * bool(size))) == count
 
 
 @pytest.mark.parametrize(

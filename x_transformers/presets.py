@@ -10,8 +10,9 @@ These models are newly initialized; `pretrained` loads weights of other librarie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -25,7 +26,6 @@ from x_transformers.flags import (
     advice,
     did_you_mean,
     format_value,
-    is_int,
     none,
     one_of,
     positive,
@@ -36,8 +36,10 @@ from x_transformers.pretrained.specs import get_spec
 from x_transformers.x_transformers import Attention, AttentionLayers, FeedForward
 
 __all__ = [
-    'bert_base', 'build', 'gpt1', 'gpt2', 'gpt3', 'gtrxl', 'initialise_', 'llama_7b', 'roberta_base', 't5_base',
-    'vaswani_base', 'vaswani_big', 'vit_b16', 'vit_simple_s16', 'whisper_tiny', 'xlnet_base',
+    'albert_base', 'bert_base', 'bigbird_base', 'build', 'chinchilla', 'conformer', 'deepseek_v3', 'gemma3', 'gopher',
+    'gpt1', 'gpt2', 'gpt3', 'gpt_oss', 'gtrxl', 'initialise_', 'llama', 'llama3', 'llama_7b', 'longformer_base', 'palm',
+    'perceiver', 'performer', 'qwen3', 'reformer', 'roberta_base', 't5_base', 'transformer_xl', 'vaswani_base',
+    'vaswani_big', 'vicuna_13b', 'vit', 'vit_b16', 'vit_simple_s16', 'whisper_tiny', 'xlnet_base',
 ]  # fmt: skip
 
 
@@ -113,6 +115,11 @@ def vaswani_big(**overrides: Any) -> Preset:
 
 
 SIZES = ('dim', 'depth', 'heads')  # Overrides that determine other sizes.
+# Sizes that `scale` multiplies: widths, and numbers of heads and experts. Widths of heads stay.
+SCALED = (
+    'hidden_size', 'intermediate_size', 'moe_intermediate_size', 'num_attention_heads', 'num_key_value_heads',
+    'q_lora_rank', 'kv_lora_rank', 'num_experts', 'num_local_experts', 'n_routed_experts',
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -123,7 +130,7 @@ class Published:
     dim: str = 'hidden_size'
     depth: tuple[str, ...] = ('num_hidden_layers',)
     heads: tuple[str, ...] = ('num_attention_heads',)
-    inner: tuple[str, ...] = ('intermediate_size',)  # proportional to the width
+    inner: tuple[str, ...] = ('intermediate_size', 'moe_intermediate_size')  # proportional to the width, if there
     head: str = ''  # width of a head, if the config has it
 
     def resize(self, dim: Any = None, depth: Any = None, heads: Any = None) -> dict[str, Any]:
@@ -135,11 +142,23 @@ class Published:
         width, count = dim or before, heads or held
         if width % count:
             raise ConfigError(f'`dim` must be a multiple of `heads`, got dim={width} and heads={count}')
-        changed = {name: sizes[name] * width // before for name in self.inner} | {self.dim: width}
+        changed = {name: sizes[name] * width // before for name in self.inner if sizes.get(name)} | {self.dim: width}
         changed |= dict.fromkeys(self.depth, depth) if depth else {}
         changed |= dict.fromkeys(self.heads, heads) if heads else {}
+        if heads and sizes.get('num_key_value_heads'):  # as many heads share a key
+            changed['num_key_value_heads'] = max(heads * sizes['num_key_value_heads'] // held, 1)
         changed |= {self.head: width // count} if self.head and (dim or count != held) else {}
         return {**self.config, **changed}
+
+    def scale_by(self, scale: Any) -> Published:
+        """Return the model with the sizes of `SCALED` multiplied by a number."""
+        positive.require('scale', scale, ConfigError)
+        factor = Fraction(scale).limit_denominator(2**16)
+        sizes = {**get_spec(self.config).defaults, **self.config}
+        changed = {name: sizes[name] * factor for name in SCALED if sizes.get(name)}
+        if (broken := next((name for name, value in changed.items() if value.denominator != 1), None)) is not None:
+            raise ConfigError(f'`scale` must give whole sizes, got {scale} times {sizes[broken]} for `{broken}`')
+        return replace(self, config={**self.config, **{name: int(value) for name, value in changed.items()}})
 
     def make_preset(self, overrides: Mapping[str, Any], initial: Mapping[str, Any], **config: Any) -> Preset:
         sizes = {name: overrides[name] for name in SIZES if name in overrides}
@@ -162,6 +181,67 @@ WHISPER = Published(
 )  # fmt: skip
 
 
+FIELDS = 'hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads'.split()
+FIELDS += ['moe_intermediate_size']
+LLAMAS = {
+    '1-7b': (4096, 11008, 32, 32, 32), '1-13b': (5120, 13824, 40, 40, 40), '1-33b': (6656, 17920, 60, 52, 52),
+    '1-65b': (8192, 22016, 80, 64, 64), '2-7b': (4096, 11008, 32, 32, 32), '2-13b': (5120, 13824, 40, 40, 40),
+    '2-70b': (8192, 28672, 80, 64, 8), '3-8b': (4096, 14336, 32, 32, 8), '3-70b': (8192, 28672, 80, 64, 8),
+    '3-405b': (16384, 53248, 126, 128, 8),
+}  # fmt: skip
+LONGER = {'rms_norm_eps': 1e-5, 'max_position_embeddings': 4096}
+LATER = {**LONGER, 'max_position_embeddings': 8192, 'vocab_size': 128256, 'rope_theta': 500000.0}
+GENERATIONS: dict[str, dict[str, Any]] = {'1': {}, '2': LONGER, '3': LATER}
+QWEN3_DENSE = Published(
+    {'model_type': 'qwen3', 'head_dim': 128, 'rope_theta': 1e6, 'max_position_embeddings': 40960}, head='head_dim'
+)  # fmt: skip
+QWEN3 = {
+    '0.6b': (1024, 3072, 28, 16, 8), '1.7b': (2048, 6144, 28, 16, 8), '4b': (2560, 9728, 36, 32, 8),
+    '8b': (4096, 12288, 36, 32, 8), '14b': (5120, 17408, 40, 40, 8), '32b': (5120, 25600, 64, 64, 8),
+    '30b-a3b': (2048, 6144, 48, 32, 4, 768), '235b-a22b': (4096, 12288, 94, 64, 4, 1536),
+}  # fmt: skip
+GEMMA3_TEXT = Published({'model_type': 'gemma3_text', 'head_dim': 256}, head='head_dim')
+GEMMA3_1B = {'vocab_size': 262144, 'sliding_window': 512, 'max_position_embeddings': 32768}
+GEMMA3_LARGER = {'sliding_window': 1024, 'rope_scaling': {'rope_type': 'linear', 'factor': 8.0}}
+GEMMA3 = {
+    '1b': (1152, 6912, 26, 4, 1), '4b': (2560, 10240, 34, 8, 4), '12b': (3840, 15360, 48, 16, 8),
+    '27b': (5376, 21504, 62, 32, 16),
+}  # fmt: skip
+# width, blocks, heads; of ViT also the height of a patch
+GPT3 = {
+    '125m': (768, 12, 12), '350m': (1024, 24, 16), '760m': (1536, 24, 16), '1.3b': (2048, 24, 16),
+    '2.7b': (2560, 32, 32), '6.7b': (4096, 32, 32), '13b': (5120, 40, 40), '175b': (12288, 96, 96),
+}  # fmt: skip
+VITS = {
+    's16': (384, 12, 6, 16), 'b16': (768, 12, 12, 16), 'l16': (1024, 24, 16, 16), 'l14': (1024, 24, 16, 14),
+    'h14': (1280, 32, 16, 14),
+}  # fmt: skip
+CONFORMERS = {'s': (144, 16, 4), 'm': (256, 16, 4), 'l': (512, 17, 8)}
+# width, blocks, heads, width of a head; inner width, vocabulary, length, dropout
+PALMS = {'8b': (4096, 32, 16, 256), '62b': (8192, 64, 32, 256), '540b': (18432, 118, 48, 256)}
+GOPHERS = {
+    '44m': (512, 8, 16, 32), '117m': (768, 12, 12, 64), '417m': (1536, 12, 12, 128), '1.4b': (2048, 24, 16, 128),
+    '7.1b': (4096, 32, 32, 128), '280b': (16384, 80, 128, 128),
+}  # fmt: skip
+TRANSFORMER_XLS = {
+    'wt103_base': (410, 16, 10, 41, 2100, 267735, 150, 0.1), 'enwik8_base': (512, 12, 8, 64, 2048, 204, 512, 0.1),
+    'enwik8_large': (1024, 24, 8, 128, 3072, 204, 768, 0.15),
+}  # fmt: skip
+PERFORMERS = {'imagenet64': (512, 6, 8, 64, 2048, 256, 12288), 'protein': (512, 36, 8, 64, 1024, 30, 8192)}
+
+
+def choose_size(size: Any, known: Collection[str]) -> str:
+    """Return `size`.  Raises ConfigError with the known sizes if it is none of them."""
+    one_of(*known).require('size', size, ConfigError)
+    return size
+
+
+def make_sized(kind: Published, sizes: Sequence[int], scale: Any, overrides: Mapping[str, Any], **own: Any) -> Preset:
+    """Return a preset with published sizes, times `scale`, in the order of `FIELDS`."""
+    kind = replace(kind, config={**kind.config, **dict(zip(FIELDS, sizes, strict=False)), **own})
+    return kind.scale_by(scale).make_preset(overrides, {})
+
+
 def bert_base(architecture: str = 'BertModel', **overrides: Any) -> Preset:
     """Return BERT, uncased: Devlin et al. 2018, arXiv:1810.04805.
 
@@ -176,6 +256,29 @@ def bert_base(architecture: str = 'BertModel', **overrides: Any) -> Preset:
         ConfigError: A keyword or an architecture is unknown.
     """
     return BERT.make_preset(overrides, {}, architectures=[architecture])
+
+
+def albert_base(architecture: str = 'AlbertModel', **overrides: Any) -> Preset:
+    """Return ALBERT: Lan et al. 2019, arXiv:1909.11942. Arguments as in `bert_base`."""
+    own = {'model_type': 'albert', 'hidden_size': 768, 'num_attention_heads': 12, 'intermediate_size': 3072}
+    return Published(own).make_preset(overrides, {}, architectures=[architecture])
+
+
+def longformer_base(**overrides: Any) -> Preset:
+    """Return Longformer: Beltagy et al. 2020, arXiv:2004.05150. RoBERTa with 4,096 positions, windows of 512 tokens,
+    and global tokens by `global_mask`, which have queries, keys and values of their own. Arguments as in `bert_base`.
+    """
+    pattern = {'union': [{'pattern': 'sliding', 'window': 256}, {'pattern': 'global', 'mask': True}]}
+    own = {'attn_sparse_pattern': pattern, 'attn_global_separate_qkv': True, 'max_seq_len': 4096}
+    return roberta_base(**{**own, **overrides})
+
+
+def bigbird_base(**overrides: Any) -> Preset:
+    """Return BigBird: Zaheer et al. 2020, arXiv:2007.14062. BERT with 4,096 positions and blocks of 64 tokens: three
+    around the query's own, two global and three random ones. Arguments as in `bert_base`.
+    """
+    own = {'attn_sparse_pattern': {'pattern': 'bigbird'}, 'ff_activation': 'gelu_tanh'}
+    return bert_base(**{**own, 'num_tokens': 50358, 'max_seq_len': 4096, **overrides})
 
 
 def roberta_base(architecture: str = 'RobertaModel', **overrides: Any) -> Preset:
@@ -211,12 +314,13 @@ def gpt2(**overrides: Any) -> Preset:
     return GPT2.make_preset(overrides, {'residual': 'depth'})
 
 
-def gpt3(**overrides: Any) -> Preset:
-    """Return GPT-3, 175 billion parameters: Brown et al. 2020, arXiv:2005.14165. GPT-2 of width 12,288, 96 layers and
-    heads, with 2,048 tokens. All layers have dense attention, since the sparse pattern of every second one is not
-    published. Arguments as in `gpt2`.
+def gpt3(size: str = '175b', **overrides: Any) -> Preset:
+    """Return GPT-3, '125m' to '175b' parameters: Brown et al. 2020, arXiv:2005.14165. GPT-2 with 2,048 tokens. All
+    layers have dense attention, since the sparse pattern of every second one is not published. '1.3b' and '13b' have
+    the heads and widths that fit their numbers of parameters. Other arguments as in `gpt2`.
     """
-    return gpt2(**{'dim': 12288, 'depth': 96, 'heads': 96, 'max_seq_len': 2048, **overrides})
+    own = dict(zip(SIZES, GPT3[choose_size(size, GPT3)], strict=True))
+    return gpt2(**{**own, 'max_seq_len': 2048, **overrides})
 
 
 def t5_base(version: str = '1.0', **overrides: Any) -> Preset:
@@ -231,24 +335,87 @@ def t5_base(version: str = '1.0', **overrides: Any) -> Preset:
     return replace(T5, config={**T5.config, **own}).make_preset(overrides, {})
 
 
-def llama_7b(**overrides: Any) -> Preset:
-    """Return Llama: Touvron et al. 2023, arXiv:2302.13971. Arguments as in `gpt2`; `attn_kv_heads=8` shares keys."""
-    return LLAMA.make_preset(overrides, {})
-
-
-def vit_b16(architecture: str = 'ViTModel', num_classes: int | None = None, **overrides: Any) -> Preset:
-    """Return ViT-B/16: Dosovitskiy et al. 2020, arXiv:2010.11929.
+def llama(size: str = '1-7b', scale: float = 1.0, **overrides: Any) -> Preset:
+    """Return Llama: Touvron et al. 2023, arXiv:2302.13971. The first number of a size is that of the generation.
 
     Args:
+        size: '1-7b' to '1-65b', '2-7b', '2-13b', '2-70b', '3-8b', '3-70b' or '3-405b'.
+        scale: Factor of the width and the number of heads. Heads keep their width.
+        **overrides: As in `gpt2`. Query heads that share a key remain as many.
+    """
+    generation = GENERATIONS[choose_size(size, LLAMAS)[0]]
+    return make_sized(LLAMA, LLAMAS[size], scale, overrides, **generation)
+
+
+def llama_7b(**overrides: Any) -> Preset:
+    """Return Llama: Touvron et al. 2023, arXiv:2302.13971. Arguments as in `gpt2`; `attn_kv_heads=8` shares keys."""
+    return llama('1-7b', **overrides)
+
+
+def vicuna_13b(version: str = '1.1', **overrides: Any) -> Preset:
+    """Return Vicuna 13B, which is Llama, of version '1.5' Llama 2: Zheng et al. 2023, arXiv:2306.05685."""
+    one_of('1.1', '1.5').require('version', version, ConfigError)
+    return llama('1-13b' if version == '1.1' else '2-13b', **overrides)
+
+
+def llama3(size: str = '8b', scale: float = 1.0, **overrides: Any) -> Preset:
+    """Return Llama 3, '8b', '70b' or '405b': arXiv:2407.21783. Arguments as in `llama`."""
+    return llama('3-' + choose_size(size, [name[2:] for name in LLAMAS if name[0] == '3']), scale, **overrides)
+
+
+def qwen3(size: str = '8b', scale: float = 1.0, **overrides: Any) -> Preset:
+    """Return Qwen3, '0.6b' to '32b', or with experts '30b-a3b' and '235b-a22b': arXiv:2505.09388.
+
+    Arguments as in `llama`; `scale` multiplies experts too, but not how many of them a token has.
+    """
+    kind = {'model_type': 'qwen3_moe', 'norm_topk_prob': True} if len(QWEN3[choose_size(size, QWEN3)]) > 5 else {}
+    kind |= {'tie_word_embeddings': size in ('0.6b', '1.7b', '4b')}
+    return make_sized(QWEN3_DENSE, QWEN3[size], scale, overrides, **kind)
+
+
+def gemma3(size: str = '4b', scale: float = 1.0, **overrides: Any) -> Preset:
+    """Return the language model of Gemma 3, '1b', '4b', '12b' or '27b': arXiv:2503.19786. Arguments as in `llama`."""
+    choose_size(size, GEMMA3)
+    own = GEMMA3_1B if size == '1b' else GEMMA3_LARGER
+    own = {**own, 'query_pre_attn_scalar': 168, 'head_dim': 128} if size == '27b' else own
+    return make_sized(GEMMA3_TEXT, GEMMA3[size], scale, overrides, **own)
+
+
+def gpt_oss(size: str = '20b', scale: float = 1.0, **overrides: Any) -> Preset:
+    """Return gpt-oss, '20b' or '120b': arXiv:2508.10925. Arguments as in `qwen3`."""
+    sizes = {'20b': (2880, 2880, 24, 64, 8), '120b': (2880, 2880, 36, 64, 8)}
+    own = Published({'model_type': 'gpt_oss', 'num_local_experts': 32 if size == '20b' else 128}, head='head_dim')
+    return make_sized(own, sizes[choose_size(size, sizes)], scale, overrides)
+
+
+def deepseek_v3(scale: float = 1.0, **overrides: Any) -> Preset:
+    """Return DeepSeek-V3, 671 billion parameters: arXiv:2412.19437. Without its module of multi-token prediction, which
+    `mtp_depth=1` adds. Arguments as in `qwen3`; `scale` multiplies the ranks of latents too.
+    """
+    return make_sized(Published({'model_type': 'deepseek_v3'}), (), scale, overrides)
+
+
+def vit(size: str = 'b16', architecture: str = 'ViTModel', num_classes: int | None = None, **overrides: Any) -> Preset:
+    """Return ViT: Dosovitskiy et al. 2020, arXiv:2010.11929.
+
+    Args:
+        size: 's16', 'b16', 'l16', 'l14' or 'h14': the number is the height and width of a patch.
         architecture: 'ViTModel' pools the first token, 'ViTForImageClassification' has logits of `num_classes`.
         num_classes: Number of classes, for a classifier.
-        **overrides: `dim`, `depth` and `heads`, which determine other sizes (ViT-S is `dim=384, heads=6`, ViT-L
-            `dim=1024, depth=24, heads=16`), and keywords of ViTransformerWrapper or Encoder.
+        **overrides: `dim`, `depth` and `heads`, which determine other sizes, and keywords of ViTransformerWrapper or
+            Encoder.
     """
     if num_classes is not None:
         architecture = 'ViTForImageClassification'
         overrides['num_classes'] = num_classes
-    return VIT.make_preset(overrides, {}, architectures=[architecture])
+    *own, patch = VITS[choose_size(size, VITS)]
+    overrides = {**dict(zip(SIZES, own, strict=True)), **overrides}
+    return VIT.make_preset(overrides, {}, architectures=[architecture], patch_size=patch)
+
+
+def vit_b16(architecture: str = 'ViTModel', num_classes: int | None = None, **overrides: Any) -> Preset:
+    """Return ViT-B/16: Dosovitskiy et al. 2020, arXiv:2010.11929. Arguments as in `vit`."""
+    return vit('b16', architecture, num_classes, **overrides)
 
 
 def vit_simple_s16(num_classes: int | None = 1000, **overrides: Any) -> Preset:
@@ -292,6 +459,111 @@ def gtrxl(**overrides: Any) -> Preset:
     return change_preset(
         {'class': 'ContinuousTransformerWrapper', 'max_mem_len': 512, 'attn_layers': stack}, overrides, None
     )
+
+
+# models by keywords
+
+
+def override_sizes(sizes: Sequence[int], overrides: Mapping[str, Any]) -> list[int]:
+    """Return width, blocks and heads: those of the overrides, or else the first of `sizes`."""
+    found = [overrides.get(name, own) for name, own in zip(SIZES, sizes, strict=False)]
+    for name, value in zip(SIZES, found, strict=True):
+        size.require(name, value, ConfigError)
+    return found
+
+
+def make_decoder(
+    sizes: Sequence[int], overrides: Mapping[str, Any], initial: Any, model: Mapping[str, Any], **stack: Any
+) -> Preset:
+    """Return a language model of these sizes: width, blocks, heads, and widths of a head and of feedforwards."""
+    dim, depth, heads = override_sizes(sizes, overrides)
+    head = sizes[3] if (dim, heads) == (sizes[0], sizes[2]) else max(dim // heads, 1)
+    stack = {'class': 'Decoder', 'dim': dim, 'depth': depth, 'heads': heads, 'attn_dim_head': head, **stack}
+    if len(sizes) > 4:
+        stack['ff_dim_inner'] = sizes[4] * dim // sizes[0]
+    model = {'class': 'TransformerWrapper', **model, 'attn_layers': {**stack, 'verbose': False}}
+    return change_preset(model, overrides, initial)
+
+
+TIED = {'tie_embedding': True, 'tie_embedding_scale': 1.0}
+
+
+def palm(size: str = '540b', **overrides: Any) -> Preset:
+    """Return PaLM, '8b', '62b' or '540b': Chowdhery et al. 2022, arXiv:2204.02311. Parallel blocks, one key head.
+    Other arguments as in `gpt2`.
+    """
+    model = {'num_tokens': 256000, 'max_seq_len': 2048, 'tie_embedding': True}
+    own = {'ff_glu': True, 'ff_swish': True, 'ff_no_bias': True, 'ff_glu_bias': False, 'attn_one_kv_head': True}
+    own |= {'rotary_pos_emb': True, 'parallel_block': 'shared'}
+    return make_decoder(PALMS[choose_size(size, PALMS)], overrides, None, model, **own)
+
+
+def gopher(size: str = '280b', **overrides: Any) -> Preset:
+    """Return Gopher, '44m' to '280b': Rae et al. 2021, arXiv:2112.11446. Relative positions as in Transformer-XL,
+    RMSNorm, and feedforwards without biases. Other arguments as in `gpt2`.
+    """
+    model = {'num_tokens': 32000, 'max_seq_len': 2048, **TIED}
+    own = {'use_rmsnorm': True, 'xl_rel_pos': True, 'ff_no_bias': True}
+    return make_decoder(GOPHERS[choose_size(size, GOPHERS)], overrides, {'residual': 'depth'}, model, **own)
+
+
+def chinchilla(size: str = '70b', **overrides: Any) -> Preset:
+    """Return Chinchilla, '70b': Hoffmann et al. 2022, arXiv:2203.15556. `gopher` in another size."""
+    choose_size(size, ('70b',))
+    return gopher(**{'dim': 8192, 'depth': 80, 'heads': 64, **overrides})
+
+
+def transformer_xl(size: str = 'wt103_base', **overrides: Any) -> Preset:
+    """Return Transformer-XL, 'wt103_base', 'enwik8_base' or 'enwik8_large': Dai et al. 2019, arXiv:1901.02860. Its
+    softmax is not adaptive, with the same parameters in these sizes. Other arguments as in `gpt2`.
+    """
+    *sizes, tokens, length, dropout = TRANSFORMER_XLS[choose_size(size, TRANSFORMER_XLS)]
+    model = {'num_tokens': tokens, 'max_seq_len': 0, 'max_mem_len': length, 'emb_dropout': dropout, **TIED}
+    model['emb_scale'] = override_sizes(sizes, overrides)[0] ** 0.5
+    own = dict.fromkeys(('attn_sublayer_dropout', 'ff_sublayer_dropout', 'ff_dropout'), dropout)
+    own |= {'pre_norm': False, 'norm_bias': True, 'xl_rel_pos': True, 'ff_activation': 'relu'}
+    return make_decoder(sizes, overrides, {}, model, **own)
+
+
+def reformer(size: str = 'enwik8', **overrides: Any) -> Preset:
+    """Return Reformer, 'enwik8': Kitaev et al. 2020, arXiv:2001.04451. Four rounds of hashes, queries as keys,
+    reversible blocks, and axial positions, which are added, not joined. Other arguments as in `gpt2`.
+    """
+    choose_size(size, ('enwik8',))
+    model = {'num_tokens': 258, 'max_seq_len': 65536, 'axial_abs_pos_emb': (128, 512)}
+    own = {'attn_cluster': 'lsh', 'attn_cluster_size': 64, 'attn_lsh_rounds': 4, 'ff_activation': 'relu'}
+    return make_decoder((1024, 12, 8, 128), overrides, {}, model, reversible=True, **own)
+
+
+def performer(size: str = 'imagenet64', **overrides: Any) -> Preset:
+    """Return Performer, 'imagenet64' or 'protein': Choromanski et al. 2020, arXiv:2009.14794. ReLU features.
+    Other arguments as in `gpt2`.
+    """
+    *sizes, tokens, length = PERFORMERS[choose_size(size, PERFORMERS)]
+    return make_decoder(sizes, overrides, {}, {'num_tokens': tokens, 'max_seq_len': length}, attn_kernel='relu')
+
+
+def conformer(size: str = 'l', **overrides: Any) -> Preset:
+    """Return the encoder of Conformer, 's', 'm' or 'l': Gulati et al. 2020, arXiv:2005.08100. Overrides are `dim`,
+    `depth`, `heads`, and keywords of ConformerEncoder.
+    """
+    dim, depth, heads = override_sizes(CONFORMERS[choose_size(size, CONFORMERS)], overrides)
+    own = {'dim': dim, 'depth': depth, 'heads': heads, 'attn_dim_head': max(dim // heads, 1), 'conv_kernel_size': 31}
+    rest = {name: value for name, value in overrides.items() if name not in SIZES}
+    return change_preset({'class': 'ConformerEncoder', **own}, rest, None)
+
+
+def perceiver(size: str = 'imagenet', **overrides: Any) -> Preset:
+    """Return Perceiver, 'imagenet': Jaegle et al. 2021, arXiv:2103.03206. Eight rounds, which share
+    their weights except for the first cross-attention. Overrides are keywords of Perceiver.
+    """
+    choose_size(size, ('imagenet',))
+    dim, depth, heads = override_sizes((1024, 8, 8), overrides)
+    own = {'input_channels': 3, 'input_axis': 2, 'num_latents': 512, 'dim': dim, 'depth': depth, 'max_freq': 224.0}
+    own |= {'heads': heads, 'dim_head': max(dim // heads, 1), 'cross_dim_head': 261, 'self_per_cross': 6}
+    narrow = {'cross_kwargs': {'ff_mult': 1}, 'self_kwargs': {'ff_mult': 1}}
+    own |= {'weight_tie_layers': True, 'num_classes': 1000, **narrow}
+    return change_preset({'class': 'Perceiver', **own}, overrides, None)
 
 
 # building
@@ -411,24 +683,16 @@ def xlnet_base(**overrides: Any) -> Preset:
     Args:
         **overrides: Keywords of TransformerWrapper, such as `max_mem_len`, or of Encoder.
     """
-    dim, heads = overrides.get('dim', 768), overrides.get('heads', 12)
-    stack = {
-        'class': 'Encoder', 'dim': 768, 'depth': 12, 'heads': 12,
-        'attn_dim_head': dim // heads if is_int(dim) and is_int(heads) and heads > 0 else 64,
-        'pre_norm': False, 'norm_bias': True, 'norm_eps': 1e-12, 'xl_rel_pos': True, 'xl_rel_pos_untied': True,
-        'xl_rel_segments': True, 'two_stream': True, 'verbose': False,
-        **dict.fromkeys(('attn_dropout', 'attn_sublayer_dropout', 'ff_dropout', 'ff_sublayer_dropout'), 0.1),
-    }  # fmt: skip
-    tied = {'tie_embedding': True, 'tie_embedding_scale': 1.0, 'logits_bias': True}
-    around = {'num_tokens': 32000, 'max_seq_len': 0, 'emb_dropout': 0.1, **tied}
-    return change_preset({'class': 'TransformerWrapper', **around, 'attn_layers': stack}, overrides, {})
+    model = {'num_tokens': 32000, 'max_seq_len': 0, 'emb_dropout': 0.1, 'logits_bias': True, **TIED}
+    drops = ('attn_dropout', 'attn_sublayer_dropout', 'ff_dropout', 'ff_sublayer_dropout')
+    own: dict[str, Any] = dict.fromkeys(drops, 0.1)
+    own |= {'class': 'Encoder', 'pre_norm': False, 'norm_bias': True, 'norm_eps': 1e-12, 'two_stream': True}
+    own |= {'xl_rel_pos': True, 'xl_rel_pos_untied': True, 'xl_rel_segments': True}
+    return make_decoder((768, 12, 12, 64), overrides, {}, model, **own)
 
 
-PRESETS: tuple[Callable[..., Preset], ...] = (
-    vaswani_base, vaswani_big, bert_base, roberta_base, gpt1, gpt2, gpt3, t5_base, llama_7b, vit_b16, vit_simple_s16,
-    whisper_tiny, gtrxl, xlnet_base,
-)  # fmt: skip
+PRESETS: list[str] = [name for name in __all__ if name not in ('build', 'initialise_')]
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(f'`presets` has no {name!r}{did_you_mean(name, [preset.__name__ for preset in PRESETS])}')
+    raise AttributeError(f'`presets` has no {name!r}{did_you_mean(name, PRESETS)}')

@@ -500,7 +500,6 @@ BUGS = {
         ('padding is embedded', 'embeds if token_mask is None else embeds.masked_fill', 'embeds if True else embeds.masked_fill'),
         ('the first module always gets the stream', "if self.mtp_hidden == 'stream' else intermediates.last_hidden", 'if True else 0'),
         ('the first of values per layer counts', 'value if shares is None else shares[-1]', 'value if shares is None else shares[0]'),
-        ('positions of tokens before the sequence stay', 'hidden if call.continues else call.move_before_padding(hidden)', 'hidden'),
         ('contexts do not reach the block', "known = {*INPUTS, *self.steps[0]", "known = {*INPUTS[2:], *self.steps[0]"),
     ]),
 }

@@ -123,7 +123,7 @@ class MultiTokenPrediction(ModelFeature):
         hidden = intermediates.stream if self.mtp_hidden == 'stream' else intermediates.last_hidden
         if hidden is None:
             raise ValueError('`return_mtp` needs `return_intermediates`, in which its results are stored')
-        hidden = hidden if call.continues else call.move_before_padding(hidden)
+        # Tokens are at the end, also where a prefix comes after left padding.
         intermediates.mtp_hidden = hidden = hidden[:, hidden.shape[1] - call.new_len :]
         if wanted != 'hidden':
             intermediates.mtp_readouts = self.run_modules(hidden, call)
@@ -154,7 +154,7 @@ class MultiTokenPrediction(ModelFeature):
         if 'pos' in own:
             own['pos'] = call.inputs['pos']
         if 'self_attn_kv_mask' in own:
-            own['self_attn_kv_mask'] = call.move_before_padding(own['self_attn_kv_mask'])[:, -call.new_len :]
+            own['self_attn_kv_mask'] = own['self_attn_kv_mask'][:, -call.new_len :]
         return own
 
     # drafts
