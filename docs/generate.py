@@ -53,7 +53,7 @@ TOPICS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     'queries-keys-values': (
         'Attention: queries, keys and values',
-        ('sources', 'latents', 'two_streams'),
+        ('sources', 'latents', 'shared_keys', 'two_streams'),
     ),
     'heads': ('Attention: heads', ('heads', 'head_dims', 'operands')),
     'scores': ('Attention: scores', ('scores', 'windows', 'temperature')),

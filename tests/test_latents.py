@@ -183,6 +183,21 @@ def test_what_is_not_absorbed(monkeypatch):
     assert seen == [(1, TOKENS, HEADS * (WIDTH - ROPE))] * 2
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('absorb', [True, 'auto'])
+def test_a_compiled_step(absorb):
+    net, x = stack_of(absorb), randn(2, 10, DIM)
+    wanted = net(x)
+    with torch.inference_mode():
+        compiled = torch.compile(net, fullgraph=True, backend='eager', dynamic=True)
+        _, cache = net(x[:, :5], return_hiddens='past')
+        for at in range(5, 10):
+            with torch.compiler.set_stance('fail_on_recompile' if at > 6 else 'default'):
+                step = dict(cache=cache, input_not_include_cache=True, return_hiddens='past')
+                out, cache = compiled(x[:, at : at + 1], **step)
+            assert_close(out[:, 0], wanted[:, at], tolerance=1e-11)
+
+
 def test_generation_is_greedy_with_both_forms():
     outs = []
     for absorb in ('auto', False):

@@ -370,6 +370,8 @@ class StackKeywords(TypedDict, total=False):
     """Width of each value head, `dim_head` if None. Default: None."""
     cross_attn_project_out: bool | None | tuple[bool | None, ...] | PerLayer
     """Use an output projection; None: yes, unless there is one head of the output width. Default: None."""
+    cross_attn_kv_from: int | None | tuple[int | None, ...] | PerLayer
+    """Index of the earlier layer of self-attention whose keys and values are used; None: own ones. Default: None. Cross-Layer Attention, arXiv:2405.12981; Gemma 3n."""
     cross_attn_latent_rope_subheads: int | None | tuple[int | None, ...] | PerLayer
     """Number of rotated key heads that bypass the latents. Default: None. DeepSeek-V2, arXiv:2405.04434 (decoupled rotary embedding)."""
     cross_attn_qkv_bias: bool | str | tuple[bool | str, ...] | PerLayer
@@ -712,6 +714,8 @@ class StackKeywords(TypedDict, total=False):
     """Width of each value head, `dim_head` if None. Default: None."""
     attn_project_out: bool | None | tuple[bool | None, ...] | PerLayer
     """Use an output projection; None: yes, unless there is one head of the output width. Default: None."""
+    attn_kv_from: int | None | tuple[int | None, ...] | PerLayer
+    """Index of the earlier layer of self-attention whose keys and values are used; None: own ones. Default: None. Cross-Layer Attention, arXiv:2405.12981; Gemma 3n."""
     attn_latent_rope_subheads: int | None | tuple[int | None, ...] | PerLayer
     """Number of rotated key heads that bypass the latents. Default: None. DeepSeek-V2, arXiv:2405.04434 (decoupled rotary embedding)."""
     attn_qkv_bias: bool | str | tuple[bool | str, ...] | PerLayer
@@ -1416,6 +1420,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Width of each value head, `dim_head` if None. Default: None."""
     enc_cross_attn_project_out: bool | None | tuple[bool | None, ...] | PerLayer
     """Use an output projection; None: yes, unless there is one head of the output width. Default: None."""
+    enc_cross_attn_kv_from: int | None | tuple[int | None, ...] | PerLayer
+    """Index of the earlier layer of self-attention whose keys and values are used; None: own ones. Default: None. Cross-Layer Attention, arXiv:2405.12981; Gemma 3n."""
     enc_cross_attn_latent_rope_subheads: int | None | tuple[int | None, ...] | PerLayer
     """Number of rotated key heads that bypass the latents. Default: None. DeepSeek-V2, arXiv:2405.04434 (decoupled rotary embedding)."""
     enc_cross_attn_qkv_bias: bool | str | tuple[bool | str, ...] | PerLayer
@@ -1760,6 +1766,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Width of each value head, `dim_head` if None. Default: None."""
     enc_attn_project_out: bool | None | tuple[bool | None, ...] | PerLayer
     """Use an output projection; None: yes, unless there is one head of the output width. Default: None."""
+    enc_attn_kv_from: int | None | tuple[int | None, ...] | PerLayer
+    """Index of the earlier layer of self-attention whose keys and values are used; None: own ones. Default: None. Cross-Layer Attention, arXiv:2405.12981; Gemma 3n."""
     enc_attn_latent_rope_subheads: int | None | tuple[int | None, ...] | PerLayer
     """Number of rotated key heads that bypass the latents. Default: None. DeepSeek-V2, arXiv:2405.04434 (decoupled rotary embedding)."""
     enc_attn_qkv_bias: bool | str | tuple[bool | str, ...] | PerLayer
@@ -2598,6 +2606,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Width of each value head, `dim_head` if None. Default: None."""
     dec_cross_attn_project_out: bool | None | tuple[bool | None, ...] | PerLayer
     """Use an output projection; None: yes, unless there is one head of the output width. Default: None."""
+    dec_cross_attn_kv_from: int | None | tuple[int | None, ...] | PerLayer
+    """Index of the earlier layer of self-attention whose keys and values are used; None: own ones. Default: None. Cross-Layer Attention, arXiv:2405.12981; Gemma 3n."""
     dec_cross_attn_latent_rope_subheads: int | None | tuple[int | None, ...] | PerLayer
     """Number of rotated key heads that bypass the latents. Default: None. DeepSeek-V2, arXiv:2405.04434 (decoupled rotary embedding)."""
     dec_cross_attn_qkv_bias: bool | str | tuple[bool | str, ...] | PerLayer
@@ -2942,6 +2952,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Width of each value head, `dim_head` if None. Default: None."""
     dec_attn_project_out: bool | None | tuple[bool | None, ...] | PerLayer
     """Use an output projection; None: yes, unless there is one head of the output width. Default: None."""
+    dec_attn_kv_from: int | None | tuple[int | None, ...] | PerLayer
+    """Index of the earlier layer of self-attention whose keys and values are used; None: own ones. Default: None. Cross-Layer Attention, arXiv:2405.12981; Gemma 3n."""
     dec_attn_latent_rope_subheads: int | None | tuple[int | None, ...] | PerLayer
     """Number of rotated key heads that bypass the latents. Default: None. DeepSeek-V2, arXiv:2405.04434 (decoupled rotary embedding)."""
     dec_attn_qkv_bias: bool | str | tuple[bool | str, ...] | PerLayer
@@ -3414,6 +3426,8 @@ class TwoStacksKeywords(TypedDict, total=False):
 class AttentionKeywords(TypedDict, total=False):
     qkv_receive_diff_residuals: bool
     """X has shape (3, b, n, d), the inputs of queries, keys and values. Default: False. Hyper-Connections, arXiv:2409.19606."""
+    kv_from: int | None
+    """Index of the earlier layer of self-attention whose keys and values are used; None: own ones. Default: None. Cross-Layer Attention, arXiv:2405.12981; Gemma 3n."""
     learned_value_residual_mix: bool
     """Compute the mix per token and head from the input, instead of one half. Default: False. Value Residual Learning, arXiv:2410.17897."""
     latent_rope_subheads: int | None
@@ -4340,6 +4354,8 @@ class AttentionInputs(TypedDict, total=False):
     """b l d, normalized like x"""
     mem_mask: Tensor | None
     """b l"""
+    shared_kv: Any
+    """keys and values of the other layer, (b k j d) each, and whether the keys have been rotated"""
     value_residual: Tensor | None
     """like the values, b h n d"""
     infused_positions: Sequence[Any] | None
@@ -4502,6 +4518,8 @@ class AttentionLayersInputs(TypedDict, total=False):
     """b l d, normalized like x"""
     mem_mask: Tensor | None
     """b l"""
+    shared_kv: Any
+    """keys and values of the other layer, (b k j d) each, and whether the keys have been rotated"""
     value_residual: Tensor | None
     """like the values, b h n d"""
     infused_positions: Sequence[Any] | None
@@ -4639,6 +4657,8 @@ class PrefixDecoderInputs(TypedDict, total=False):
     """b l d, normalized like x"""
     mem_mask: Tensor | None
     """b l"""
+    shared_kv: Any
+    """keys and values of the other layer, (b k j d) each, and whether the keys have been rotated"""
     value_residual: Tensor | None
     """like the values, b h n d"""
     infused_positions: Sequence[Any] | None
@@ -4787,6 +4807,8 @@ class TransformerWrapperInputs(TypedDict, total=False):
     """b l d, normalized like x"""
     mem_mask: Tensor | None
     """b l"""
+    shared_kv: Any
+    """keys and values of the other layer, (b k j d) each, and whether the keys have been rotated"""
     value_residual: Tensor | None
     """like the values, b h n d"""
     infused_positions: Sequence[Any] | None
@@ -5019,6 +5041,8 @@ class AutoregressiveWrapperInputs(TypedDict, total=False):
     """b l d, normalized like x"""
     mem_mask: Tensor | None
     """b l"""
+    shared_kv: Any
+    """keys and values of the other layer, (b k j d) each, and whether the keys have been rotated"""
     value_residual: Tensor | None
     """like the values, b h n d"""
     infused_positions: Sequence[Any] | None
@@ -5209,6 +5233,8 @@ class StreamInputs(TypedDict, total=False):
     """b l d, normalized like x"""
     mem_mask: Tensor | None
     """b l"""
+    shared_kv: Any
+    """keys and values of the other layer, (b k j d) each, and whether the keys have been rotated"""
     value_residual: Tensor | None
     """like the values, b h n d"""
     infused_positions: Sequence[Any] | None
@@ -5401,6 +5427,8 @@ class GenerateInputs(TypedDict, total=False):
     """b l d, normalized like x"""
     mem_mask: Tensor | None
     """b l"""
+    shared_kv: Any
+    """keys and values of the other layer, (b k j d) each, and whether the keys have been rotated"""
     value_residual: Tensor | None
     """like the values, b h n d"""
     infused_positions: Sequence[Any] | None
@@ -5594,6 +5622,8 @@ class BeamSearchInputs(TypedDict, total=False):
     """b l d, normalized like x"""
     mem_mask: Tensor | None
     """b l"""
+    shared_kv: Any
+    """keys and values of the other layer, (b k j d) each, and whether the keys have been rotated"""
     value_residual: Tensor | None
     """like the values, b h n d"""
     infused_positions: Sequence[Any] | None

@@ -58,7 +58,8 @@ class FlagRouting(Configurable):
         active = super()._compose(features, flags)
         served = {name for feature in active.active for name in feature.enabled_by}
         given = [(name, value) for own in self.branch_flags.values() for name, value in own.items() if name in served]
-        wished = {name for name, value in given if any(value if isinstance(value, tuple) else (value,))}
+        each = [(name, value if isinstance(value, tuple) else (value,)) for name, value in given]
+        wished = {name for name, values in each if any(one is not None and one is not False for one in values)}
         return active.filter(lambda feature: not feature.enabled_by or not wished.isdisjoint(feature.enabled_by))
 
     def _route(self, flags: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

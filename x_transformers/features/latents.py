@@ -225,18 +225,16 @@ class LatentKeysValues(AttentionFeature):
             plain = type(linear) is nn.Linear and type(linear.weight) in (Tensor, nn.Parameter)
             if not plain or linear.bias is not None or is_hooked(linear) or linear._forward_pre_hooks:
                 return False
-        if not owner._modules.keys().isdisjoint(('split_q_heads', 'split_k_heads', 'split_v_heads')):
+        if any(name in owner._modules for name in ('split_q_heads', 'split_k_heads', 'split_v_heads')):
             return False  # somebody reads the heads
         if angles is not None and angles[0].shape[-1] > self.num_rotated:
             return False
-        features = owner.features
-        others = {feature for stage in OF_KEYS for feature in features.by_stage.get(stage, ())}
-        others |= {feature for feature in features.active if READS_VALUES & feature.flags.keys()}
-        return all(
-            type(feature).__name__ in ABSORBABLE
-            or (feature.waits and all(call.inputs.get(name) is None for name in feature.call_inputs))
-            for feature in others
-        )
+        for feature in owner.features.active:
+            acts = any(stage in OF_KEYS for stage in feature.active_stages()) or reads_values(feature)
+            waits = feature.waits and all(call.inputs.get(name) is None for name in feature.call_inputs)
+            if acts and not waits and type(feature).__name__ not in ABSORBABLE:
+                return False
+        return True
 
     @property
     def num_rotated(self) -> int:
@@ -284,7 +282,12 @@ OF_KEYS = (
     'pre_kernel', 'attend', 'weighted_values', 'post_attention',
 )  # fmt: skip
 ABSORBABLE = {'LatentKeysValues', 'LatentRope', 'Rotary', 'QueryTemperature'}
-READS_VALUES = {'orthog_projected_values'}  # of the call
+
+
+def reads_values(feature: Any) -> bool:
+    """Return True for a feature that reads the values of the call."""
+    return 'orthog_projected_values' in feature.flags
+
 
 # features that make keys, or features of keys, past the latents
 BYPASSES = (RopeSubheads, LatentRope)
