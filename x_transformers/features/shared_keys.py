@@ -109,11 +109,11 @@ class SharedKeysInStack(StackFeature):
         self.branches: list[Any] = []
         self.sources: set[int] = set()
 
-    def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
+    def wrap(self, branch: Any, kind: str, index: int) -> nn.Module:
         """Check a layer of self-attention against the one whose keys it uses."""
         if kind != 'a':
             return branch
-        feature, number = branch.features.find(SharedKeys), len(self.branches)  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+        feature, number = branch.features.find(SharedKeys), len(self.branches)
         self.branches.append(branch)
         if feature is None:
             return branch
