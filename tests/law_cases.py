@@ -286,6 +286,7 @@ THROUGH_THE_STACK: dict[str, Values] = {
 FURTHER_EXAMPLES: dict[str, tuple[Any, ...]] = {
     'attn_kv_heads': (1,),
     'attn_entmax_alpha': (1.3,),
+    'attn_dconv_kernel_size': (1, 4),
     'attn_aft': ('full', 'simple', 'conv'),
     'attn_linformer_share': ('headwise', 'layerwise'),
     'attn_linformer_proj': ('mean', 'max'),

@@ -384,6 +384,10 @@ class StackKeywords(TypedDict, total=False):
     """Eps; None: `norm_eps` of the stack, otherwise 1e-6. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
     cross_attn_qk_proj_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
     """Store the norm weights as weight - 1; None: same as the stack. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
+    cross_attn_dconv_kernel_size: int | None | tuple[int | None, ...] | PerLayer
+    """Size of a convolution of queries, keys and values along the sequence, in tokens. Default: None. Primer, arXiv:2109.08668."""
+    cross_attn_dconv_on: str | tuple[str, ...] | PerLayer
+    """Which of queries, keys and values are convolved: some of the letters 'qkv'. Default: 'qkv'. Primer, arXiv:2109.08668."""
     cross_attn_dim_latent_rope: int | None | tuple[int | None, ...] | PerLayer
     """Number r of rotated channels per head that bypass the latent. Default: None. DeepSeek-V2, arXiv:2405.04434, section 2.1.3; DeepSeek-V3, arXiv:2412.19437."""
     cross_attn_latent_norm: bool | tuple[bool, ...] | PerLayer
@@ -728,6 +732,10 @@ class StackKeywords(TypedDict, total=False):
     """Eps; None: `norm_eps` of the stack, otherwise 1e-6. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
     attn_qk_proj_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
     """Store the norm weights as weight - 1; None: same as the stack. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
+    attn_dconv_kernel_size: int | None | tuple[int | None, ...] | PerLayer
+    """Size of a convolution of queries, keys and values along the sequence, in tokens. Default: None. Primer, arXiv:2109.08668."""
+    attn_dconv_on: str | tuple[str, ...] | PerLayer
+    """Which of queries, keys and values are convolved: some of the letters 'qkv'. Default: 'qkv'. Primer, arXiv:2109.08668."""
     attn_dim_latent_rope: int | None | tuple[int | None, ...] | PerLayer
     """Number r of rotated channels per head that bypass the latent. Default: None. DeepSeek-V2, arXiv:2405.04434, section 2.1.3; DeepSeek-V3, arXiv:2412.19437."""
     attn_latent_norm: bool | tuple[bool, ...] | PerLayer
@@ -1434,6 +1442,10 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Eps; None: `norm_eps` of the stack, otherwise 1e-6. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
     enc_cross_attn_qk_proj_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
     """Store the norm weights as weight - 1; None: same as the stack. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
+    enc_cross_attn_dconv_kernel_size: int | None | tuple[int | None, ...] | PerLayer
+    """Size of a convolution of queries, keys and values along the sequence, in tokens. Default: None. Primer, arXiv:2109.08668."""
+    enc_cross_attn_dconv_on: str | tuple[str, ...] | PerLayer
+    """Which of queries, keys and values are convolved: some of the letters 'qkv'. Default: 'qkv'. Primer, arXiv:2109.08668."""
     enc_cross_attn_dim_latent_rope: int | None | tuple[int | None, ...] | PerLayer
     """Number r of rotated channels per head that bypass the latent. Default: None. DeepSeek-V2, arXiv:2405.04434, section 2.1.3; DeepSeek-V3, arXiv:2412.19437."""
     enc_cross_attn_latent_norm: bool | tuple[bool, ...] | PerLayer
@@ -1780,6 +1792,10 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Eps; None: `norm_eps` of the stack, otherwise 1e-6. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
     enc_attn_qk_proj_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
     """Store the norm weights as weight - 1; None: same as the stack. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
+    enc_attn_dconv_kernel_size: int | None | tuple[int | None, ...] | PerLayer
+    """Size of a convolution of queries, keys and values along the sequence, in tokens. Default: None. Primer, arXiv:2109.08668."""
+    enc_attn_dconv_on: str | tuple[str, ...] | PerLayer
+    """Which of queries, keys and values are convolved: some of the letters 'qkv'. Default: 'qkv'. Primer, arXiv:2109.08668."""
     enc_attn_dim_latent_rope: int | None | tuple[int | None, ...] | PerLayer
     """Number r of rotated channels per head that bypass the latent. Default: None. DeepSeek-V2, arXiv:2405.04434, section 2.1.3; DeepSeek-V3, arXiv:2412.19437."""
     enc_attn_latent_norm: bool | tuple[bool, ...] | PerLayer
@@ -2620,6 +2636,10 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Eps; None: `norm_eps` of the stack, otherwise 1e-6. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
     dec_cross_attn_qk_proj_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
     """Store the norm weights as weight - 1; None: same as the stack. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
+    dec_cross_attn_dconv_kernel_size: int | None | tuple[int | None, ...] | PerLayer
+    """Size of a convolution of queries, keys and values along the sequence, in tokens. Default: None. Primer, arXiv:2109.08668."""
+    dec_cross_attn_dconv_on: str | tuple[str, ...] | PerLayer
+    """Which of queries, keys and values are convolved: some of the letters 'qkv'. Default: 'qkv'. Primer, arXiv:2109.08668."""
     dec_cross_attn_dim_latent_rope: int | None | tuple[int | None, ...] | PerLayer
     """Number r of rotated channels per head that bypass the latent. Default: None. DeepSeek-V2, arXiv:2405.04434, section 2.1.3; DeepSeek-V3, arXiv:2412.19437."""
     dec_cross_attn_latent_norm: bool | tuple[bool, ...] | PerLayer
@@ -2966,6 +2986,10 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Eps; None: `norm_eps` of the stack, otherwise 1e-6. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
     dec_attn_qk_proj_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
     """Store the norm weights as weight - 1; None: same as the stack. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
+    dec_attn_dconv_kernel_size: int | None | tuple[int | None, ...] | PerLayer
+    """Size of a convolution of queries, keys and values along the sequence, in tokens. Default: None. Primer, arXiv:2109.08668."""
+    dec_attn_dconv_on: str | tuple[str, ...] | PerLayer
+    """Which of queries, keys and values are convolved: some of the letters 'qkv'. Default: 'qkv'. Primer, arXiv:2109.08668."""
     dec_attn_dim_latent_rope: int | None | tuple[int | None, ...] | PerLayer
     """Number r of rotated channels per head that bypass the latent. Default: None. DeepSeek-V2, arXiv:2405.04434, section 2.1.3; DeepSeek-V3, arXiv:2412.19437."""
     dec_attn_latent_norm: bool | tuple[bool, ...] | PerLayer
@@ -3442,6 +3466,10 @@ class AttentionKeywords(TypedDict, total=False):
     """Eps; None: `norm_eps` of the stack, otherwise 1e-6. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
     qk_proj_norm_unit_offset: bool | None
     """Store the norm weights as weight - 1; None: same as the stack. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
+    dconv_kernel_size: int | None
+    """Size of a convolution of queries, keys and values along the sequence, in tokens. Default: None. Primer, arXiv:2109.08668."""
+    dconv_on: str
+    """Which of queries, keys and values are convolved: some of the letters 'qkv'. Default: 'qkv'. Primer, arXiv:2109.08668."""
     dim_latent_rope: int | None
     """Number r of rotated channels per head that bypass the latent. Default: None. DeepSeek-V2, arXiv:2405.04434, section 2.1.3; DeepSeek-V3, arXiv:2412.19437."""
     latent_norm: bool
@@ -4360,6 +4388,8 @@ class AttentionInputs(TypedDict, total=False):
     """like the values, b h n d"""
     infused_positions: Sequence[Any] | None
     """(module from positions to vectors, positions j | b j)"""
+    dconv_mask: Tensor | None
+    """b n, True except for padding"""
     q_delta: Tensor | None
     """broadcasts to b n (h d)"""
     k_delta: Tensor | None
@@ -4524,6 +4554,8 @@ class AttentionLayersInputs(TypedDict, total=False):
     """like the values, b h n d"""
     infused_positions: Sequence[Any] | None
     """(module from positions to vectors, positions j | b j)"""
+    dconv_mask: Tensor | None
+    """b n, True except for padding"""
     q_delta: Tensor | None
     """broadcasts to b n (h d)"""
     k_delta: Tensor | None
@@ -4663,6 +4695,8 @@ class PrefixDecoderInputs(TypedDict, total=False):
     """like the values, b h n d"""
     infused_positions: Sequence[Any] | None
     """(module from positions to vectors, positions j | b j)"""
+    dconv_mask: Tensor | None
+    """b n, True except for padding"""
     q_delta: Tensor | None
     """broadcasts to b n (h d)"""
     k_delta: Tensor | None
@@ -4813,6 +4847,8 @@ class TransformerWrapperInputs(TypedDict, total=False):
     """like the values, b h n d"""
     infused_positions: Sequence[Any] | None
     """(module from positions to vectors, positions j | b j)"""
+    dconv_mask: Tensor | None
+    """b n, True except for padding"""
     q_delta: Tensor | None
     """broadcasts to b n (h d)"""
     k_delta: Tensor | None
@@ -5047,6 +5083,8 @@ class AutoregressiveWrapperInputs(TypedDict, total=False):
     """like the values, b h n d"""
     infused_positions: Sequence[Any] | None
     """(module from positions to vectors, positions j | b j)"""
+    dconv_mask: Tensor | None
+    """b n, True except for padding"""
     q_delta: Tensor | None
     """broadcasts to b n (h d)"""
     k_delta: Tensor | None
@@ -5239,6 +5277,8 @@ class StreamInputs(TypedDict, total=False):
     """like the values, b h n d"""
     infused_positions: Sequence[Any] | None
     """(module from positions to vectors, positions j | b j)"""
+    dconv_mask: Tensor | None
+    """b n, True except for padding"""
     q_delta: Tensor | None
     """broadcasts to b n (h d)"""
     k_delta: Tensor | None
@@ -5433,6 +5473,8 @@ class GenerateInputs(TypedDict, total=False):
     """like the values, b h n d"""
     infused_positions: Sequence[Any] | None
     """(module from positions to vectors, positions j | b j)"""
+    dconv_mask: Tensor | None
+    """b n, True except for padding"""
     q_delta: Tensor | None
     """broadcasts to b n (h d)"""
     k_delta: Tensor | None
@@ -5628,6 +5670,8 @@ class BeamSearchInputs(TypedDict, total=False):
     """like the values, b h n d"""
     infused_positions: Sequence[Any] | None
     """(module from positions to vectors, positions j | b j)"""
+    dconv_mask: Tensor | None
+    """b n, True except for padding"""
     q_delta: Tensor | None
     """broadcasts to b n (h d)"""
     k_delta: Tensor | None

@@ -398,6 +398,10 @@ BUGS = {
         ('neighbours see padding', 'x = x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0.0)', 'x = x + 0.0'),
     ]),
     'features/convolutions.py': ('test_conformer.py', [
+        ('heads convolve padding', "mask = call.inputs.get('dconv_mask', call.token_mask)", 'mask = None', 'test_dconv.py'),
+        ('heads read other documents', 'if ids is not None and tap != before:', 'if False:', 'test_dconv.py'),
+        ('the first queries lose those of memories', 'return (torch.cat((k[:, : call.num_memories], q), dim=1), k, v) if', 'return (torch.cat((0 * k[:, : call.num_memories], q), dim=1), k, v) if', 'test_dconv.py'),
+        ('the token itself begins like the others', '0.5 if kernel > 1 else 1.0', '0.25 if kernel > 1 else 1.0', 'test_dconv.py'),
         ('padding counts in statistics', 'x.new_ones(x.shape[:2]) if mask is None else mask.to(x.dtype)', 'x.new_ones(x.shape[:2])'),
         ('running variances are biased', 'unbiased = var * count / (count - 1).clamp(min=1)', 'unbiased = var'),
         ('padding has neighbours', 'x = x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0.0)', 'x = x + 0'),

@@ -1,4 +1,4 @@
-"""The convolution module after attention and the norm at the end of a block, for Conformers."""
+"""Convolutions along the sequence: the module of Conformers with the norm of their blocks, and kernels of heads."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from torch import Tensor, nn
 
 from x_transformers.core.branches import KINDS, Kind
 from x_transformers.core.modes import to_float
-from x_transformers.features.levels import StackFeature
+from x_transformers.features.heads import names_projections
+from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.norms import BiasedLayerNorm
-from x_transformers.flags import ConfigError, Ring, flag, one_of, size
+from x_transformers.flags import Check, ConfigError, Input, Ring, flag, none, one_of, size
+from x_transformers.flags.checks import get_tensor
+from x_transformers.patterns import Pattern, as_pattern
 
 GROUPS = 8
 PAPER = 'Conformer, arXiv:2005.08100'
@@ -203,3 +206,121 @@ class BlockNorm(StackFeature):
     def norms(self, norms: Any, kind: str, index: int) -> Any:
         last = (index + 1) % self.owner.len_default_block == 0
         return (*norms[:2], self.owner.new_norm()) if last and kind != 'end' else norms
+
+
+def has_image(pattern: Pattern) -> bool:
+    """Return True for a pattern of pixels, or one with such a part."""
+    return hasattr(pattern, 'image') or any(map(has_image, pattern.parts()))
+
+
+class HeadConvolutions(AttentionFeature):
+    """Convolve queries, keys and values along the sequence, with a kernel per channel (multi-DConv-head attention).
+
+        q_t <- sum_i w_i q_{t - i},   i = 0 ... s - 1        likewise k and v, with kernels of their own
+
+    The kernels act on the projections, before norms and positions. They begin with 1/2 for the token itself, the last
+    tap, and the rest in equal parts for those before it. Padding and what precedes a document count as zeros. In a
+    stack that is not causal the kernels are centered.
+    """
+
+    paper = 'Primer, arXiv:2109.08668'
+    dconv_kernel_size = flag(
+        None, 'size of a convolution of queries, keys and values along the sequence, in tokens', size | none, example=3
+    )
+    dconv_on = flag(
+        'qkv',
+        "which of queries, keys and values are convolved: some of the letters 'qkv'",
+        Check("some of the letters 'qkv'", names_projections, 'str'),
+        example='kv',
+    )
+    call_inputs = {'dconv_mask': Input('b n, True except for padding', get_tensor('b n'))}
+    always = True
+    stored_as = {'q': 'q_dconv', 'k': 'k_dconv', 'v': 'v_dconv'}
+    clashes = {'shared_qk': 'its keys are queries that have been convolved already'}
+    refuses = {
+        'documents': '',
+        'some tokens': 'its kernels reach neighboring tokens',
+        'cross-attention': 'the layer does not know whether later tokens may be used there',
+    }
+
+    def setup(self, owner: Any) -> None:
+        kernel = self.dconv_kernel_size
+        if not owner.causal:
+            self.refuse({'causal': 'its kernels are centered', 'cache': 'its kernels reach later tokens'})
+            if kernel % 2 == 0:
+                raise ConfigError(f'`dconv_kernel_size` must be odd unless attention is causal, got {kernel}')
+        self.states = {'dconv': Ring(max(kernel - 1, 1))} if owner.causal else {}
+        pattern = next((f.sparse_pattern for f in owner.features.active if 'sparse_pattern' in f.flags), None)
+        if pattern is not None and has_image(as_pattern(pattern)):
+            raise ConfigError(f'`dconv_kernel_size` cannot be combined with {pattern}: its order is not that of pixels')
+        for letter in self.dconv_on:
+            start = torch.full((getattr(owner, f'to_{letter}').out_features, 1, kernel), 0.5 / max(kernel - 1, 1))
+            start[..., -1 if owner.causal else kernel // 2] = 0.5 if kernel > 1 else 1.0
+            setattr(self, letter, nn.Parameter(start))
+
+    @property
+    def tp_shards(self) -> dict[str, tuple[int, str]]:
+        return {letter: (0, 'heads' if letter == 'q' else 'kv_heads') for letter in self.dconv_on}
+
+    def qkv_inputs(self, qkv: tuple[Tensor, ...], call: Any) -> tuple[Tensor, ...]:
+        self.refuse_context(call)
+        if call.token_idx is not None:
+            raise ValueError('`dconv_kernel_size` cannot be combined with queries of some tokens: it needs all')
+        q, k, v = qkv  # the first queries need those of memories
+        return (torch.cat((k[:, : call.num_memories], q), dim=1), k, v) if call.num_memories else qkv
+
+    def projected(self, qkv: tuple[Tensor, ...], call: Any) -> tuple[Tensor, ...]:
+        front, names = call.num_memories, [name for name in 'qkv' if name in self.dconv_on]
+        chosen = [t for name, t in zip('qkv', qkv, strict=True) if name in names]
+        x, kernel = torch.cat(chosen, dim=-1), torch.cat([getattr(self, name) for name in names])[:, 0]
+        ids, n = call.inputs.get('document_ids'), x.shape[1] - front
+        token_mask = self.make_token_mask(x, n, call)
+        x = x if token_mask is None else x.masked_fill(~token_mask.unsqueeze(-1), 0.0)
+        if not self.states:
+            x = self.convolve(x, kernel, front + n, (kernel.shape[-1] - 1) // 2, ids)
+        else:
+            new = self.convolve(call.state('dconv').append(x), kernel, n, 0, ids)
+            x = torch.cat((self.convolve(x[:, :front], kernel, front, 0, None), new), dim=1) if front else new
+        parts = dict(zip(names, x.split([t.shape[-1] for t in chosen], dim=-1), strict=True))
+        q, k, v = (parts.get(name, t) for name, t in zip('qkv', qkv, strict=True))
+        return q[:, front:], k, v
+
+    @staticmethod
+    def make_token_mask(x: Tensor, n: int, call: Any) -> Tensor | None:
+        """Return which memories and new tokens are real, (b, n) of x, or None for all."""
+        mask = call.inputs.get('dconv_mask', call.token_mask)
+        masks = call.inputs.get('mem_mask'), None if mask is None else mask[:, -n:]
+        if masks == (None, None):
+            return None
+        sizes = (x.shape[1] - n, n)
+        whole = (x.new_ones(x.shape[0], size, dtype=torch.bool) for size in sizes)
+        return torch.cat([one if mask is None else mask for mask, one in zip(masks, whole, strict=True)], dim=1)
+
+    @staticmethod
+    def convolve(x: Tensor, kernel: Tensor, count: int, ahead: int, ids: Tensor | None) -> Tensor:
+        """Return the last `count` tokens of x (b, n, c) convolved by kernels (c, s) that reach `ahead` tokens further.
+
+        With `ids` (b, n), tokens of other documents count as zeros.
+        """
+        before = kernel.shape[-1] - 1 - ahead
+        x = F.pad(x, (0, 0, before, ahead))
+        x = x[:, x.shape[1] - count - before - ahead :]
+        out: Any = 0.0
+        for tap in range(kernel.shape[-1]):
+            part = x[:, tap : tap + count]
+            if ids is not None and tap != before:
+                part = part.masked_fill((F.pad(ids, (before, ahead))[:, tap : tap + count] != ids).unsqueeze(-1), 0.0)
+            out = out + part * kernel[:, tap]
+        return out
+
+
+class HeadConvolutionsInStack(StackFeature):
+    """Pass the mask of tokens to layers with convolutions: left padding is otherwise known as a mask of keys alone."""
+
+    enabled_by = ('dconv_kernel_size',)
+    tp_shards = {}
+
+    def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
+        features = getattr(layer[1], 'features', None)
+        acts = layer.kind == 'a' and features is not None and features.find(HeadConvolutions) is not None
+        return {**inputs, 'dconv_mask': call.token_mask} if acts and call.token_mask is not None else inputs

@@ -151,7 +151,7 @@ class TokenSampler:
         keep = filter_with(self.filter_logits_fn, self.filter_kwargs)
         # the most probable token is in every filter's choice
         self.keep = None if self.temperature == 0 else keep
-        self.steps = self.composed()
+        self.steps = self.compose_steps()
 
     @property
     def places_of_entmax(self) -> list[int]:
@@ -205,7 +205,7 @@ class TokenSampler:
         logits = next((size for size in sizes if is_int(size)), None)
         return cls.taken_from(options, never_chosen=tuple(never), vocabulary=get_vocabulary(net), num_logits=logits)
 
-    def composed(self) -> list[Callable[[Tensor, GenerationHistory], Tensor]]:
+    def compose_steps(self) -> list[Callable[[Tensor, GenerationHistory], Tensor]]:
         """The steps that are switched on, in order."""
         steps: list[Any] = []
         if self.repetition_penalty != 1:
