@@ -1,7 +1,9 @@
 """Datastores: what is found are the nearest keys, by any way, and files survive interruptions or are refused."""
 
 import copy
+import importlib.util
 import json
+import math
 import os
 import pickle
 import signal
@@ -17,26 +19,28 @@ from training_laws import DIM, ids_of, net_of
 from x_transformers import KNNDatastore, TransformerWrapper
 from x_transformers.flags import ConfigError
 from x_transformers.memory import __main__ as command, search
-from x_transformers.memory.index import engine
 
 WIDTH = 6
 
 
-def has_faiss():
-    try:
-        engine()
-    except ImportError:
-        return False
-    return True
-
-
-faiss = pytest.mark.skipif(not has_faiss(), reason='faiss is not installed')
+faiss = pytest.mark.skipif(importlib.util.find_spec('faiss') is None, reason='faiss is not installed')
 
 
 def filled(n=37, path=None, dtype='float32', block=8, seed=0, **options):
     store = KNNDatastore(WIDTH, 1000, path, dtype, block=block, **options)
     store.add(randn(n, WIDTH, seed=seed).float(), torch.arange(n) * 1001 + 40_000)  # more than 16 bits hold
     return store
+
+
+def distance(a, b, metric='l2'):
+    """Of two lists of numbers."""
+    product = sum(x * y for x, y in zip(a, b, strict=True))
+    if metric == 'l2':
+        return sum((x - y) ** 2 for x, y in zip(a, b, strict=True))
+    if metric == 'ip':
+        return -product
+    lengths = [math.sqrt(sum(x * x for x in t)) for t in (a, b)]
+    return 1 - product / math.prod(lengths) if all(lengths) else 1.0
 
 
 def brute_force(store, queries, k, exclude=None):
@@ -46,7 +50,7 @@ def brute_force(store, queries, k, exclude=None):
     for row, query in enumerate(queries):
         left_out = () if exclude is None else exclude[row].tolist()
         pairs = [
-            (sum((float(a) - float(b)) ** 2 for a, b in zip(query, key, strict=True)), place)
+            (distance(query.tolist(), key.tolist(), store.metric), place)
             for place, key in enumerate(keys)
             if place not in left_out
         ]
@@ -56,11 +60,17 @@ def brute_force(store, queries, k, exclude=None):
     return distances, values[index], index
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'float16', 'bfloat16'])
-def test_search_is_that_of_all_distances_in_memory_on_disk_and_read_again(tmp_path, monkeypatch, dtype):
+METRICS = ['l2', 'ip', 'cosine']
+
+
+@pytest.mark.parametrize(
+    ('metric', 'dtype'),
+    [('l2', 'float32'), ('ip', 'float32'), ('cosine', 'float32'), ('l2', 'float16'), ('l2', 'bfloat16')],
+)
+def test_search_is_that_of_all_distances_in_memory_on_disk_and_read_again(tmp_path, monkeypatch, metric, dtype):
     queries, exclude = randn(5, WIDTH, seed=1), torch.tensor([[0, 3], [-1, -1], [36, 1], [7, 7], [2, 9]])
     for stored in (None, tmp_path / 'store'):
-        store = filled(path=stored, dtype=dtype)
+        store = filled(path=stored, dtype=dtype, metric=metric)
         for k in (1, 4, 35):
             for left_out in (None, exclude):
                 expected = brute_force(store, queries, k, left_out)
@@ -72,6 +82,71 @@ def test_search_is_that_of_all_distances_in_memory_on_disk_and_read_again(tmp_pa
                     assert torch.equal(found.values, expected[1]) and torch.equal(found.index, expected[2])
     again = KNNDatastore.open(tmp_path / 'store')
     assert len(again) == 37 and all(map(torch.equal, again.search(queries, 4), store.search(queries, 4)))
+    assert again.metric == metric and again.recall(queries, 4) == 1
+
+
+def test_cosines_are_distances_of_unit_vectors_and_zeros_have_no_direction():
+    keys, queries = randn(20, WIDTH).float(), randn(3, WIDTH, seed=1).float()
+    keys[5] = 0
+    stores = [KNNDatastore(WIDTH, 100, dtype='float32', metric=metric) for metric in ('cosine', 'l2')]
+    stores[0].add(keys, torch.arange(20))
+    stores[1].add(torch.nn.functional.normalize(keys, dim=-1), torch.arange(20))
+    found, units = stores[0].search(queries, 20), stores[1].search(torch.nn.functional.normalize(queries, dim=-1), 20)
+    others = found.index != 5
+    assert_close(found.distances[others], units.distances[units.index != 5] / 2, tolerance=1e-6)
+    assert torch.equal(found.index[others], units.index[units.index != 5])
+    assert (found.distances[found.index == 5] == 1).all() and (stores[0].search(queries * 0, 3).distances == 1).all()
+    # lengths of keys choose no neighbour
+    many = KNNDatastore(WIDTH, 1000, dtype='float32', metric='cosine')
+    many.add(randn(300, WIDTH).float() * torch.arange(1, 301).unsqueeze(-1), torch.arange(300))
+    assert torch.equal(many.search(queries, 5).index, brute_force(many, queries, 5)[2])
+
+
+def test_a_store_keeps_its_metric(tmp_path):
+    filled(path=tmp_path / 'store', metric='ip')
+    with pytest.raises(ConfigError, match=r"`metric` got 'l2', the store in .* has 'ip'"):
+        KNNDatastore(WIDTH, 1000, tmp_path / 'store', 'float32', block=8)
+    about = tmp_path / 'store' / 'store.json'
+    content = json.loads(about.read_text())
+    about.write_text(json.dumps({name: value for name, value in content.items() if name != 'metric'}))
+    assert KNNDatastore.open(tmp_path / 'store').metric == 'l2'  # those written before there were others
+    with pytest.raises(ValueError, match=r"`keys` must be floating point for `metric='cosine'`, got torch\.int64"):
+        KNNDatastore(2, 9, metric='cosine').add(torch.ones(1, 2).long(), torch.zeros(1).long())
+
+
+@pytest.mark.parametrize('metric', METRICS)
+@pytest.mark.parametrize('backend', ['faiss', 'hnswlib', 'scann'])
+def test_every_index_finds_the_nearest_by_every_metric(tmp_path, monkeypatch, backend, metric):
+    pytest.importorskip(backend)
+    monkeypatch.setattr('x_transformers.memory.index.SHARD', 1500)
+    torch.manual_seed(0)
+    centres = torch.randn(40, 16) * (1 + torch.rand(40, 1))
+    keys = centres[torch.randint(40, (4000,))] + 0.3 * torch.randn(4000, 16)
+    store = KNNDatastore(16, 10_000, tmp_path / 'store', 'float32', backend, block=512, metric=metric)
+    store.add(keys, torch.arange(4000))
+    queries = keys[::100] + 0.1 * torch.randn(40, 16)
+    assert store.build_index(0.95, k=32) >= 0.95
+    wanted = brute_force(store, queries[:2], 32)
+    for one in (store, KNNDatastore.open(tmp_path / 'store', backend), pickle.loads(pickle.dumps(store))):
+        assert one.recall(queries, 32) >= 0.9
+        found = one.search(queries[:2], 32)
+        assert found.distances[0, 0] <= wanted[0][0, 1] + 1e-6
+        for distances, places, query in zip(found.distances, found.index, queries, strict=False):
+            exact = [distance(query.tolist(), keys[place].tolist(), metric) for place in places.tolist()]
+            assert_close(distances.double(), torch.tensor(exact, dtype=torch.double), tolerance=1e-5)
+
+
+def test_an_index_of_another_metric_is_refused(tmp_path):
+    pytest.importorskip('faiss')
+    store = filled(300, tmp_path / 'store', backend='faiss')
+    store.build_index(k=3)
+    about = tmp_path / 'store' / 'index' / 'index.json'
+    content = json.loads(about.read_text())
+    about.write_text(json.dumps({**content, 'metric': 'ip'}))
+    with pytest.raises(ValueError, match="is of metric 'ip', the store has 'l2'"):
+        KNNDatastore.open(tmp_path / 'store', 'faiss')
+    about.write_text(json.dumps({name: v for name, v in content.items() if name not in ('metric', 'backend')}))
+    assert KNNDatastore.open(tmp_path / 'store', 'faiss').index.entries == 300  # those of earlier versions
 
 
 def test_queries_of_any_axes_in_single_precision_far_from_zero():
@@ -188,7 +263,7 @@ def test_bad_arguments_are_refused(tmp_path):
         '`dim` must be an integer of at least 1, got 0': dict(dim=0),
         '`size` must be an integer of at least 1, got 1.5': dict(size=1.5),
         "`dtype` must be one of 'float16', 'bfloat16', 'float32', got 'int8'": dict(dtype='int8'),
-        "`backend` must be one of 'exact', 'faiss', got 'fast'": dict(backend='fast'),
+        "`backend` must be one of 'exact', 'faiss', 'hnswlib', 'scann', got 'fast'": dict(backend='fast'),
         '`block` must be an integer of at least 1, got True': dict(block=True),
         "`backend='faiss'` needs a `path`": dict(backend='faiss'),
     }.items():
@@ -412,10 +487,11 @@ def test_the_index_finds_nearly_all_and_its_distances_are_exact(tmp_path, monkey
         path.write_bytes(data)
 
 
-def test_without_faiss_the_error_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, 'faiss', None)
-    with pytest.raises(ImportError, match=r"pip install 'x-transformers\[faiss\]'"):
-        KNNDatastore(4, 9, tmp_path / 'store', backend='faiss')
+@pytest.mark.parametrize('backend', ['faiss', 'hnswlib', 'scann'])
+def test_without_a_package_the_error_says_what_to_install(tmp_path, monkeypatch, backend):
+    monkeypatch.setitem(sys.modules, backend, None)
+    with pytest.raises(ImportError, match=rf"pip install 'x-transformers\[{backend}\]'"):
+        KNNDatastore(4, 9, tmp_path / 'store', backend=backend)
 
 
 # the command

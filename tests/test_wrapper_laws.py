@@ -85,6 +85,7 @@ from x_transformers.continuous_autoencoder import ContinuousTransformerAutoencod
 from x_transformers.discover_wrapper import DiscoverDecoder, TPREncoder
 from x_transformers.entropy_based_tokenizer import EntropyBasedTokenizer
 from x_transformers.etc import ETCAttention, ETCEncoder, make_etc_inputs
+from x_transformers.etc_pretraining import ETCPretrainWrapper
 from x_transformers.finetuning import FineTuned
 from x_transformers.flags import Configurable
 from x_transformers.free_transformer import FreeTransformer
@@ -457,6 +458,11 @@ SUBJECTS = {
         lambda: ETCEncoder(dim=DIM, depth=2, heads=2, dim_head=8, local_radius=2, rel_max_distance=2, share_qkv='none'),
         dict(x_long=randn(2, N, DIM), x_global=randn(2, 3, DIM)), segments_of_two, by='mask_long',
         fills=dict(x_long=9.0)),
+    'foretold segments': Subject(
+        lambda: ETCPretrainWrapper(
+            ETCEncoder(dim=DIM, depth=1, heads=2, dim_head=8, local_radius=2, rel_max_distance=2), VOCAB + 1, VOCAB,
+            cpc_prob=0.4),
+        dict(tokens=ids(), segment_ids=torch.arange(N).expand(2, -1) // 3)),
     'frames': Subject(
         frames, dict(x=randn(2, N, WIDTH)), lambda m, x, **inputs: m(x, **inputs)[:, : (N + 1) // 2], **OF_VECTORS),
     'images': Subject(images, dict(img=randn(2, 2, 8, 8))),
@@ -473,6 +479,7 @@ NORMAL = 'SIGReg looks at all states of a batch together'
 ROWS_MEET = {
     'early exits, drawn': 'blocks are drawn for the whole batch',
     'hidden tokens': HIDDEN,
+    'foretold segments': HIDDEN,
     'two resolutions': HIDDEN,
     'masked': HIDDEN,
     'spans': HIDDEN,
@@ -501,6 +508,7 @@ NO_PADDING = {
     'in any order, by pieces': 'draws follow the length: see test_permutation',
     **dict.fromkeys(('decisions', 'decisions, discrete'), 'it stands on the left: test_decision.py'),
     'hidden tokens': HIDDEN,
+    'foretold segments': HIDDEN,
     'two resolutions': HIDDEN,
     'masked': HIDDEN,
     'spans': HIDDEN,
@@ -522,6 +530,7 @@ NOT_ALL_LEARN = {
 }
 INNER_STEP = 'an inner step takes gradients, behind a lock'
 NO_GRAPH = {
+    'foretold segments': 'how many segments there are is read from the data',
     'two resolutions': 'whether tokens are replaced is drawn, and read as a number',
     'among words': 'images are put among words before the graph',
     'spans': 'how long inputs and targets are is drawn from the data',
@@ -542,6 +551,7 @@ NO_ITEMS = {
          'bindings', 'entropies', 'points', 'pixels', 'two streams', 'frames', 'images', 'images, by formula',
          'images, with a head'),
         'it gives no loss'),
+    'foretold segments': 'its loss compares each hidden segment with the others of the batch',
     'codes': 'its loss is a mean over vectors, none of which is a target',
 }  # fmt: skip
 NO_TABLE = 'has none'
@@ -551,6 +561,7 @@ NO_MORE_TOKENS = {
          'vectors', 'vectors, rolled out', 'autoencoder', 'autoencoder, variational', 'bindings', 'points', 'pixels',
          'codes', 'two streams', 'frames', 'images', 'images, by formula', 'images, with a head'), NO_TABLE),
     'text and image': 'in two tables',
+    'foretold segments': 'its head and its masks',
     'text to image': 'begins images',
     'pretraining': 'its generator of texts',
 }  # fmt: skip

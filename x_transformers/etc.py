@@ -499,6 +499,7 @@ def make_etc_inputs(
     own_segment: bool = False,
     alone: bool = False,
     local_radius: int | None = None,
+    one_sided: bool = False,
 ) -> ETCInputs:
     """Make one global token per segment, and labels that mark the tokens in its segment.
 
@@ -510,6 +511,8 @@ def make_etc_inputs(
     own_segment        a segment's global token reads its own segment alone
     alone              a segment and its global token see nothing else: what each would be if the others were not there;
                        needs the `local_radius` of the encoder
+    one_sided          a third label tells the segments behind from those before; the encoder needs one more,
+                       `num_rel_ids` of 2 rel_max_distance + 4
 
     raises             TypeError or ValueError for inputs of other kinds or sizes
     """
@@ -532,9 +535,14 @@ def make_etc_inputs(
     if cls:
         own, reads = (extend_keys(own, 1, 0, value) for value in (False, not alone))
         mask_global = F.pad(mask_global, (1, 0), value=True)
-    g2l = torch.where(own, first, second)
+    g2l = l2g = torch.where(own, first, second)
+    if one_sided:
+        place = torch.arange(-int(cls), num_segments, device=tokens.device).unsqueeze(-1)  # -1: before all of them
+        ids = segment_ids.unsqueeze(1)
+        g2l = torch.where(own, first, second + (ids > place).long())  # which side the key is on
+        l2g = torch.where(own, first, second + (place > ids).long())
     options: dict[str, Any] = dict(mask_long=mask_long, mask_global=mask_global)
-    options['rel_ids'] = dict(g2l=g2l, l2g=g2l.mT)
+    options['rel_ids'] = dict(g2l=g2l, l2g=l2g.mT)
     if own_segment or alone:
         options['g2l'] = reads
     if alone:

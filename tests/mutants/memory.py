@@ -8,6 +8,12 @@ BUGS = {
         ('values are those of the block before', 'values[place] = block_values[own - number * self.block].long()', 'values[place] = block_values[own - number * self.block - 1].long()'),
         ('more entries than there is room for', 'if len(self) + len(keys) > self.size:', 'if False:'),
     ]),
+    'memory/index.py': ('test_datastore.py', [
+        ('keys of cosines keep their length in an index', "F.normalize(vectors, dim=-1) if self.metric == 'cosine' else vectors", 'vectors'),
+        ('an index of products is one of distances', "kind = self.module.METRIC_INNER_PRODUCT if self.metric == 'ip' else", 'kind ='),
+        ('far shards come first', "return (-distances if self.metric == 'ip' else distances), index\n", 'return distances, index\n'),
+        ('an index of another metric is read', 'if found[name] != self.notes[name]:', 'if False:'),
+    ]),
     'memory/keys.py': ('test_datastore.py', [
         ('the first token of a document is a value', "wanted = wanted & ~begins(inputs['document_ids'])", 'wanted = wanted & True'),
         ('a token is its own value', 'labels[rows, places + 1])', 'labels[rows, places])'),
@@ -26,6 +32,9 @@ BUGS = {
     ]),
     'memory/search.py': ('test_datastore.py', [
         ('the furthest are chosen', 'best, chosen = best.topk(count, dim=-1, largest=False, sorted=False)', 'best, chosen = best.topk(count, dim=-1, largest=True, sorted=False)'),
+        ('cosines are products', "if metric == 'cosine' else part).mT)", 'if False else part).mT)'),
+        ('the length of a query counts', "queries, keys = F.normalize(queries, dim=-1), F.normalize(keys, dim=-1)", 'keys = F.normalize(keys, dim=-1)'),
+        ('the smallest products are near', "return (1 if metric == 'cosine' else 0) - (queries", "return (1 if metric == 'cosine' else 0) + (queries"),
         ('excluded entries are found', 'distances = distances.masked_fill(own == left_out.unsqueeze(-1), torch.inf)', 'pass'),
     ]),
     'memory/texts.py': ('test_datastore.py', [

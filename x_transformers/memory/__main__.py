@@ -14,6 +14,7 @@ from x_transformers.core.files import StampedFile
 from x_transformers.memory.datastore import BACKENDS, DTYPES, KNNDatastore
 from x_transformers.memory.keys import KEYS
 from x_transformers.memory.knn_lm import KNNLMWrapper
+from x_transformers.memory.search import METRICS
 from x_transformers.memory.texts import batches, get_tokenizer, lines, windows
 from x_transformers.x_transformers import TransformerWrapper
 
@@ -37,6 +38,7 @@ def arguments() -> argparse.ArgumentParser:
         command.add_argument('--device', default='cpu')
     build.add_argument('--size', type=int, default=10**9, help='entries at most')
     build.add_argument('--dtype', choices=tuple(DTYPES), default='float16')
+    build.add_argument('--metric', choices=METRICS, default='l2', help='of distances')
     build.add_argument('--block', type=int, default=2**16, help='entries of a file')
     build.add_argument('--key-layer', type=int, default=-1)
     build.add_argument('--key-at', choices=KEYS, default='ff_input')
@@ -77,7 +79,7 @@ def load_model(options: argparse.Namespace) -> tuple[TransformerWrapper, Iterato
 
 def build(options: argparse.Namespace) -> None:
     net, loader = load_model(options)
-    sizes = dict(size=options.size, dtype=options.dtype, block=options.block)
+    sizes = dict(size=options.size, dtype=options.dtype, block=options.block, metric=options.metric)
     store = KNNDatastore(net.attn_layers.dim, path=options.store, backend='exact', **sizes)
     if len(store):
         print(f'{len(store):,} entries are there, going on after them', flush=True)
@@ -93,8 +95,8 @@ def build(options: argparse.Namespace) -> None:
 
     store.build(net, told(), key_layer=options.key_layer, key_at=options.key_at)
     print(f'{len(store):,} entries in {options.store}')
-    if options.backend == 'faiss':
-        recall = KNNDatastore.open(options.store, 'faiss').build_index(options.recall)
+    if options.backend != 'exact':
+        recall = KNNDatastore.open(options.store, options.backend).build_index(options.recall)
         print(f'index: recall {recall:.3f}')
 
 

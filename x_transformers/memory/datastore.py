@@ -29,12 +29,12 @@ from x_transformers.core.modes import to_float
 from x_transformers.flags import ConfigError, format_value, is_int, is_number
 from x_transformers.flags.unexpected import answering
 from x_transformers.generation.prompt_cache import fingerprint
-from x_transformers.memory.index import Index
+from x_transformers.memory.index import ENGINES, Index
 from x_transformers.memory.keys import KEYS, KeyReader, get_entries
-from x_transformers.memory.search import Neighbours, exact, nearest, pieces
+from x_transformers.memory.search import METRICS, Neighbours, exact, nearest, pieces
 
 DTYPES = {'float16': torch.float16, 'bfloat16': torch.bfloat16, 'float32': torch.float32}
-BACKENDS = ('exact', 'faiss')
+BACKENDS = ('exact', *ENGINES)
 FORMAT = 'x-transformers datastore 1'
 NAMES = {torch.float16: 'F16', torch.bfloat16: 'BF16', torch.float32: 'F32', torch.int32: 'I32'}
 TYPES = {name: dtype for dtype, name in NAMES.items()}
@@ -43,7 +43,7 @@ OPEN = 128  # blocks that are mapped at once
 LARGEST = 2**31 - 1  # a value
 # what says whose keys a store holds
 OWNER = ('fingerprint', 'key_layer', 'key_at')
-SIZES = ('dim', 'size', 'dtype', 'block')
+SIZES = ('dim', 'size', 'dtype', 'block', 'metric')
 
 
 def write_block(path: Path, keys: Tensor, values: Tensor) -> None:
@@ -130,9 +130,10 @@ class KNNDatastore:
     size      maximum number of entries
     path      a folder, or None to keep all in memory. Building continues with the entries of an existing folder
     dtype     of the keys, 'float16', 'bfloat16' or 'float32'; distances are of single precision or better
-    backend   'exact', or 'faiss': an index of clusters, which `build` makes, finds candidates, whose distances are then
-              computed from the keys
+    backend   'exact', or 'faiss', 'hnswlib' or 'scann': an index, which `build` makes, finds candidates, whose
+              distances are then computed from the keys
     block     entries per file, the most that an interrupted build loses; written when full, and by `flush`
+    metric    of distances: 'l2', |q - k|^2; 'ip', -q k; or 'cosine', 1 - q k / (|q| |k|)
 
     Values are int32, so that any vocabulary fits. arXiv:1911.00172
     """
@@ -147,15 +148,18 @@ class KNNDatastore:
         backend: str = 'exact',
         *,
         block: int = 2**16,
+        metric: str = 'l2',
     ) -> None:
         for name, value in dict(dim=dim, size=size, block=block).items():
             if not (is_int(value) and value >= 1):
                 raise ConfigError(f'`{name}` must be an integer of at least 1, got {format_value(value)}')
-        for name, value, allowed in (('dtype', dtype, DTYPES), ('backend', backend, BACKENDS)):
+        choices = ('dtype', dtype, tuple(DTYPES)), ('backend', backend, BACKENDS), ('metric', metric, METRICS)
+        for name, value, allowed in choices:
             if value not in allowed:
                 raise ConfigError(f'`{name}` must be one of {", ".join(map(repr, allowed))}, got {format_value(value)}')
-        if backend == 'faiss' and path is None:
-            raise ConfigError("`backend='faiss'` needs a `path`, where its index is kept")
+        if backend != 'exact' and path is None:
+            raise ConfigError(f'`backend={backend!r}` needs a `path`, where its index is kept')
+        self.metric = metric
         self.dim, self.size, self.dtype, self.backend, self.block = int(dim), int(size), dtype, backend, int(block)
         self.path: Any = None if path is None else Path(path)
         self.owner: dict[str, Any] = dict.fromkeys(OWNER)
@@ -166,8 +170,8 @@ class KNNDatastore:
         self.index: Any = None  # an `Index`, if there is one
         if self.path is not None:
             self.open_folder(self.path)
-            if backend == 'faiss':
-                self.index = Index(self.path / 'index', self.dim, self.keys_between)
+            if backend != 'exact':
+                self.index = Index(self.path / 'index', self.dim, self.keys_between, backend, metric)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], backend: str = 'exact') -> KNNDatastore:
@@ -294,6 +298,8 @@ class KNNDatastore:
         keys, values = check_tensor(keys, 'keys').detach(), check_tensor(values, 'values').detach().cpu()
         if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
             raise ValueError(f'`values` must be token ids, got {values.dtype}')
+        if self.metric == 'cosine' and not keys.is_floating_point():
+            raise ValueError(f"`keys` must be floating point for `metric='cosine'`, got {keys.dtype}")
         if keys.ndim != 2 or keys.shape[1] != self.dim:
             raise ValueError(f'`keys` must have shape (n, {self.dim}), got {tuple(keys.shape)}')
         if values.shape != keys.shape[:1]:
@@ -407,7 +413,7 @@ class KNNDatastore:
         returns    the measured recall; None for a store with one entry
         """
         if self.index is None:
-            raise ValueError("`build_index` needs `backend='faiss'`, the store has 'exact', which needs no index")
+            raise ValueError("`build_index` needs `backend='faiss'` or another index, the store has 'exact'")
         if not (is_number(recall) and 0 < recall <= 1):
             raise ValueError(f'`recall` must be a number above 0, up to 1, got {format_value(recall)}')
         if not len(self):
@@ -426,12 +432,14 @@ class KNNDatastore:
         wanted = self.search_exactly(asked, k, places[:, None])
         probes = 1
         while True:
-            found = exact(asked, self.index.candidates(asked, k + 1, probes), k, places[:, None], self.read)
+            found = exact(
+                asked, self.index.candidates(asked, k + 1, probes), k, places[:, None], self.read, self.metric
+            )
             # equally near keys are as good: what counts is how many distances are those of the nearest
             share = (found.distances <= wanted.distances[:, -1:]).float().mean().item()
-            if share >= recall or probes >= self.index.clusters:
+            if share >= recall or probes >= self.index.most_probes:
                 break
-            probes = min(2 * probes, self.index.clusters)
+            probes = min(2 * probes, self.index.most_probes)
         self.index.settle(probes, share)
         return share
 
@@ -474,8 +482,8 @@ class KNNDatastore:
         # distances by products are rounded: of some more, the nearest are chosen again
         count, parts = min(k + 16 + k // 16, len(self)), []
         for own, left_out in pieces(queries, exclude):
-            _, index = nearest(own, self.blocks(), count, left_out)
-            parts.append(exact(own, index, k, left_out, self.read))
+            _, index = nearest(own, self.blocks(), count, left_out, self.metric)
+            parts.append(exact(own, index, k, left_out, self.read, self.metric))
         return Neighbours(*(torch.cat(one) for one in zip(*parts, strict=True)))
 
     def search_index(self, queries: Tensor, k: int, exclude: Tensor | None) -> Neighbours:
@@ -488,12 +496,22 @@ class KNNDatastore:
             index = self.index.candidates(own, k + (0 if left_out is None else left_out.shape[-1]))
             if index.shape[-1] < k:
                 index = torch.nn.functional.pad(index, (0, k - index.shape[-1]), value=-1)
-            parts.append(exact(own, index, k, left_out, self.read))
+            parts.append(exact(own, index, k, left_out, self.read, self.metric))
         return Neighbours(*(torch.cat(one) for one in zip(*parts, strict=True)))
+
+    def recall(self, queries: Tensor, k: int) -> float:
+        """Return the share of the `k` nearest entries of queries (..., d) that `search` finds.
+
+        An entry that is as near as the last of them counts as one of them.
+        """
+        found = self.search(queries, k).distances.flatten(0, -2)
+        rows = to_float(queries.detach()).reshape(-1, self.dim)
+        last = self.search_exactly(rows, k, None).distances[:, -1:]
+        return (found <= last).float().mean().item()
 
 
 def read_store(about: Path) -> dict[str, Any]:
-    content = read_json(about, 'a datastore')
+    content = {'metric': 'l2', **read_json(about, 'a datastore')}  # earlier stores do not name it
     if content.get('format') != FORMAT:
         raise ValueError(f'`{about}` is not a datastore of this version: {content.get("format")!r}, not {FORMAT!r}')
     wanted = {'format', *SIZES, *OWNER}
