@@ -172,8 +172,9 @@ def compared(name: str, walks: int, args: argparse.Namespace) -> dict[str, float
 
 def task(args: argparse.Namespace) -> list[Score]:
     scores: list[Score] = []
-    for name, walks in (('key to door', 1000), ('chain', 1000)):
-        found = compared(name, walks, args)
+    for name, walks, share in (('key to door', 100, 1.0), ('chain', 1000, 0.5)):
+        own = argparse.Namespace(**{**vars(args), 'steps': max(int(share * args.steps), 1)})
+        found = compared(name, walks, own)
         print(name, ' '.join(f'{kind} {value:.3f}' for kind, value in found.items()), flush=True)
         by_chance, far = found['walks'], 0.5 if name == 'key to door' else 0.6
         scores.append(Score(f'{name}: cloning, beyond the walks', found['cloning'] - by_chance, 0.08, at_most=True))
@@ -187,7 +188,7 @@ def task(args: argparse.Namespace) -> list[Score]:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the script. Returns its exit code."""
-    return run('clone_or_plan.py', __doc__, task, argv, steps=400)
+    return run('clone_or_plan.py', __doc__, task, argv, steps=500)
 
 
 if __name__ == '__main__':

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 NAMES = [
-    'answer_questions', 'contact_map', 'enlarge_images', 'entailment', 'evaluate_chess', 'find_motifs', 'find_names',
-    'follow_instructions', 'forecast', 'judge_sentences', 'name_patterns', 'plan_returns', 'repair_text',
-    'search_texts', 'summarise', 'transcribe_tones', 'translate_numbers', 'watch_videos', 'write_code',
-    'write_documents',
+    'answer_questions', 'clone_or_plan', 'contact_map', 'enlarge_images', 'entailment', 'evaluate_chess',
+    'find_motifs', 'find_names', 'follow_instructions', 'forecast', 'frozen_bits', 'judge_sentences', 'name_patterns',
+    'plan_returns', 'repair_text', 'search_texts', 'summarise', 'transcribe_tones', 'translate_numbers',
+    'watch_videos', 'write_code', 'write_documents',
 ]  # fmt: skip
 
 
@@ -272,6 +272,57 @@ def test_walks(app):
             assert place == at
             at = min(max(at + (1 if action else -1), 0), app.STATES - 1)
         assert paid[-1] == at / (app.STATES - 1)
+
+
+@of('clone_or_plan')
+def test_walks_through_rooms_and_along_a_chain(app):
+    rooms, chain = app.WORLDS['key to door'], app.WORLDS['chain']
+    side, actions = rooms.begin(300), torch.randint(0, 3, (300, 12))
+    states, rewards = rooms.states(side, actions), rooms.rewards(side, actions)
+    for row in range(300):
+        touched, ends = [], (0, 4) if side[row] == 0 else (4, 0)
+        for step in range(12):
+            place = 2 if step % 4 == 0 else place  # noqa: F821
+            sign = [float(side[row] == 0), float(side[row] == 1)] if step == 0 else [0, 0]
+            assert states[row, step].tolist() == [float(place == at) for at in range(5)] + sign
+            place = min(max(place + int(actions[row, step]) - 1, 0), 4)
+            touched += [step // 4] if place == ends[step // 8] and step // 4 != 1 else []
+        assert rewards[row].tolist() == [0] * 11 + [float({0, 2} <= set(touched))]
+    start, actions = chain.begin(50), torch.randint(0, 2, (50, 8))
+    rewards = chain.rewards(start, actions)
+    at_end = app.delayed(rewards)
+    assert torch.allclose(at_end.sum(dim=1), rewards.sum(dim=1)) and not at_end[:, :-1].any()
+    assert torch.allclose(app.returns_to_go(at_end), rewards.sum(dim=1, keepdim=True).expand(-1, 8))
+    for row in range(50):
+        place, paid = 1, []
+        for action in actions[row].tolist():
+            after = min(max(place + (1 if action else -1), 0), 8)
+            paid.append((after > place) / 7)
+            place = after
+        assert rewards[row].tolist() == pytest.approx(paid)
+        assert app.returns_to_go(rewards)[row].tolist() == pytest.approx([sum(paid[at:]) for at in range(8)])
+    assert app.best(torch.tensor([1.0, 3.0, 2.0, 3.0, 0.0]), 0.5).tolist() == [1, 3, 2]
+    assert app.best(torch.ones(10), 0.3).tolist() == [0, 1, 2]
+
+
+@of('frozen_bits')
+def test_bits_and_what_learns(app):
+    x, wanted = app.xor(50)
+    bits = x > 0
+    assert x.shape == (50, 10, 1) and torch.equal(wanted > 0, bits[:, :5] ^ bits[:, 5:])
+    x, wanted = app.memory(50)
+    assert x.shape == (50, 24, 20) and wanted.shape == (50, 4, 10)
+    shown, strings = x[:, 20:, 10:] > 0, x[:, :20, :10].unflatten(1, (5, 4)) > 0
+    assert (x[:, :20, 10:] == 1).all() and (x[:, 20:, :10][~shown] == 0).all() and 0.4 < shown.float().mean() < 0.6
+    assert torch.equal(x[:, 20:, :10][shown] > 0, wanted[shown] > 0)
+    assert (strings == (wanted > 0).unsqueeze(1)).flatten(2).all(dim=-1).any(dim=1).all()
+    args = __import__('argparse').Namespace(steps=2, batch_size=2, lr=1e-3)
+    for task in app.TASKS:
+        for kind in app.KINDS:
+            net, names = app.made(kind, task, args)
+            frozen = {name for name, p in net.named_parameters() if not p.requires_grad}
+            assert frozen.isdisjoint(names) and len(frozen) + len(names) == len([*net.parameters()])
+            assert bool(frozen) == (kind in ('pretrained', 'random')) and app.right(kind, task, args)[1] <= 1
 
 
 @of('name_patterns')

@@ -123,7 +123,17 @@ BUGS = {
         ('a stream ends alone', 'ended = ended | (one.reasons(tail, place - start) > 0)', 'ended = ended & (one.reasons(tail, place - start) > 0)', 'test_ways_to_generate.py'),
         ('what is not real is predicted from', 'self.ignore_index, token_mask).of()[:, :-1] for name in logits', 'self.ignore_index).of()[:, :-1] for name in logits', 'test_wrapper_laws.py -knothing_is_predicted'),
     ]),
+    'etc_pretraining.py': ('test_etc_pretraining.py', [
+        ('hidden segments are read', 'masked.ids.masked_fill(gone, self.mask_id)', 'masked.ids'),
+        ('tokens of hidden segments are targets', '(segment_ids >= 0) & ~gone', 'segment_ids >= 0'),
+        ('all segments may be hidden', 'get_share(count, self.cpc_prob), count - 1)', 'get_share(count, self.cpc_prob), count)'),
+        ('targets see the other segments', 'alone=True', 'alone=False'),
+        ('targets are read from what is masked', 'target = self.encode(tokens, alone)', 'target = self.encode(masked.ids, alone)'),
+        ('both losses count alike', 'mlm + self.cpc_weight * cpc', 'mlm + cpc'),
+        ('padding is in the last segment', 'F.pad(hidden, (0, 1)).gather(1, segment_ids % (hidden.shape[1] + 1))', 'hidden.gather(1, segment_ids % hidden.shape[1])'),
+    ]),
     'etc.py': ('test_etc.py', [
+        ('sides of segments change places', 'second + (place > ids).long()', 'second + (place < ids).long()', 'test_etc_pretraining.py'),
         ('distances to the left are those to the right', 'torch.where(offsets < 0, most - offsets, offsets)', 'offsets.abs()'),
         ('the window of a chunk ends with its neighbours', '(keys - places.unsqueeze(2)).abs() <= self.radius', '(keys - places.unsqueeze(2)).abs() <= self.size'),
         ('rows that see nothing see everything', 'return out if sighted is None else out.masked_fill(~sighted, 0.0)', 'return out'),
