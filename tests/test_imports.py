@@ -83,7 +83,8 @@ INTERNAL = {
 }
 DOCUMENTED = {
     'core.files', 'core.plain_text', 'features.gates', 'generation.cached_step', 'integrations.lm_eval',
-    'integrations.float8', 'integrations.trainer', 'kernels.merging', 'modalities.decision', 'objectives.sentence_pairs',
+    'integrations.float8', 'integrations.trainer', 'kernels.merging', 'modalities.decision',
+    'objectives.sentence_pairs',
 }  # fmt: skip
 
 
