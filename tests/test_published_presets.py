@@ -58,6 +58,7 @@ SIZES = {
         '30b-a3b': 30_532_122_624,
         '235b-a22b': 235_093_634_560,
     },
+    'lfm2': {'350m': 354_483_968, '700m': 742_489_344, '1.2b': 1_170_340_608},
     'gemma3': {'1b': 999_885_952, '4b': 3_880_263_168, '12b': 11_766_034_176, '27b': 27_009_346_304},
     'gpt_oss': {'20b': 20_914_757_184, '120b': 116_829_156_672},
     'deepseek_v3': {'': 671_026_404_352},
@@ -128,6 +129,7 @@ def test_about_how_many_weights(name, size):
         ('qwen3', '30b-a3b', 0.25, dict(dim=512, heads=8, attn_kv_heads=1, ff_moe_experts=32), None),
         ('gemma3', '4b', 0.5, dict(dim=1280, heads=4, attn_kv_heads=2, ff_dim_inner=5120), None),
         ('gpt_oss', '20b', 0.5, dict(dim=1440, heads=32, attn_kv_heads=4, ff_moe_experts=16), None),
+        ('lfm2', '350m', 0.25, dict(dim=256, heads=4, attn_kv_heads=2, ff_dim_inner=1152), None),
         ('deepseek_v3', '', 1 / 8, dict(dim=896, heads=16, attn_dim_latent_kv=64, attn_dim_latent_q=192), None),
     ],
 )
@@ -145,6 +147,11 @@ def test_scaled(name, size, scale, sizes, count):
         make(scale=0.3)
     with pytest.raises(ConfigError, match='`scale` must be a positive number'):
         make(scale=0)
+
+
+def test_layers_of_lfm2():
+    stack = presets.lfm2(depth=4)['attn_layers']
+    assert stack['custom_layers'] == list('rfrfafrf') and stack['recurrent_module'] == 'short_conv'
 
 
 INPUTS = {
@@ -166,8 +173,8 @@ def test_they_run_in_small(name):
     assert out.isfinite().all() and not [key for key in unused if 'pooler' not in key and '_global' not in key]
 
 
-@pytest.mark.parametrize('name', ['llama', 'llama3', 'qwen3', 'gemma3', 'gpt_oss', 'gpt3', 'vit', 'palm', 'gopher',
-    'chinchilla', 'transformer_xl', 'reformer', 'performer', 'conformer', 'perceiver'])  # fmt: skip
+@pytest.mark.parametrize('name', ['llama', 'llama3', 'qwen3', 'gemma3', 'gpt_oss', 'lfm2', 'gpt3', 'vit', 'palm',
+    'gopher', 'chinchilla', 'transformer_xl', 'reformer', 'performer', 'conformer', 'perceiver'])  # fmt: skip
 def test_sizes_that_are_none(name):
     with pytest.raises(ConfigError, match=r'`size` must be (one of )?.*, got .9k.'):
         getattr(presets, name)('9k')
@@ -188,6 +195,8 @@ def test_sizes_that_are_none(name):
         ('gemma3', '27b', 'Gemma3ForCausalLM', dict(hidden_size=5376, intermediate_size=21504, num_hidden_layers=62,
             num_attention_heads=32, num_key_value_heads=16, head_dim=128)),
         ('gpt_oss', '120b', 'GptOssForCausalLM', {}),
+        ('lfm2', '1.2b', 'Lfm2ForCausalLM', dict(vocab_size=65536, hidden_size=2048, num_hidden_layers=16,
+            layer_types=['full_attention' if at in (2, 5, 8, 10, 12, 14) else 'conv' for at in range(16)])),
         ('deepseek_v3', '', 'DeepseekV3ForCausalLM', {}),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ These models are newly initialized; `pretrained` loads weights of other librarie
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -36,10 +36,11 @@ from x_transformers.pretrained.specs import get_spec
 from x_transformers.x_transformers import Attention, AttentionLayers, FeedForward
 
 __all__ = [
-    'albert_base', 'bert_base', 'bigbird_base', 'build', 'chinchilla', 'conformer', 'deepseek_v3', 'gemma3', 'gopher',
-    'gpt1', 'gpt2', 'gpt3', 'gpt_oss', 'gtrxl', 'initialise_', 'llama', 'llama3', 'llama_7b', 'longformer_base', 'palm',
-    'perceiver', 'performer', 'qwen3', 'reformer', 'roberta_base', 't5_base', 'transformer_xl', 'vaswani_base',
-    'vaswani_big', 'vicuna_13b', 'vit', 'vit_b16', 'vit_simple_s16', 'whisper_tiny', 'xlnet_base',
+    'albert_base', 'bert_base', 'bigbird_base', 'build', 'chinchilla', 'conformer', 'deepseek_v3', 'gemma3',
+    'gopher', 'gpt1', 'gpt2', 'gpt3', 'gpt_oss', 'gtrxl', 'initialise_', 'lfm2', 'llama', 'llama3', 'llama_7b',
+    'longformer_base', 'palm', 'perceiver', 'performer', 'qwen3', 'reformer', 'roberta_base', 't5_base',
+    'transformer_xl', 'vaswani_base', 'vaswani_big', 'vicuna_13b', 'vit', 'vit_b16', 'vit_simple_s16',
+    'whisper_tiny', 'xlnet_base',
 ]  # fmt: skip
 
 
@@ -117,9 +118,9 @@ def vaswani_big(**overrides: Any) -> Preset:
 SIZES = ('dim', 'depth', 'heads')  # Overrides that determine other sizes.
 # Sizes that `scale` multiplies: widths, and numbers of heads and experts. Widths of heads stay.
 SCALED = (
-    'hidden_size', 'intermediate_size', 'moe_intermediate_size', 'num_attention_heads', 'num_key_value_heads',
-    'q_lora_rank', 'kv_lora_rank', 'num_experts', 'num_local_experts', 'n_routed_experts',
-)  # fmt: skip
+    'hidden_size intermediate_size moe_intermediate_size num_attention_heads num_key_value_heads q_lora_rank '
+    'kv_lora_rank num_experts num_local_experts n_routed_experts'
+).split()
 
 
 @dataclass(frozen=True)
@@ -149,16 +150,6 @@ class Published:
             changed['num_key_value_heads'] = max(heads * sizes['num_key_value_heads'] // held, 1)
         changed |= {self.head: width // count} if self.head and (dim or count != held) else {}
         return {**self.config, **changed}
-
-    def scale_by(self, scale: Any) -> Published:
-        """Return the model with the sizes of `SCALED` multiplied by a number."""
-        positive.require('scale', scale, ConfigError)
-        factor = Fraction(scale).limit_denominator(2**16)
-        sizes = {**get_spec(self.config).defaults, **self.config}
-        changed = {name: sizes[name] * factor for name in SCALED if sizes.get(name)}
-        if (broken := next((name for name, value in changed.items() if value.denominator != 1), None)) is not None:
-            raise ConfigError(f'`scale` must give whole sizes, got {scale} times {sizes[broken]} for `{broken}`')
-        return replace(self, config={**self.config, **{name: int(value) for name, value in changed.items()}})
 
     def make_preset(self, overrides: Mapping[str, Any], initial: Mapping[str, Any], **config: Any) -> Preset:
         sizes = {name: overrides[name] for name in SIZES if name in overrides}
@@ -191,7 +182,6 @@ LLAMAS = {
 }  # fmt: skip
 LONGER = {'rms_norm_eps': 1e-5, 'max_position_embeddings': 4096}
 LATER = {**LONGER, 'max_position_embeddings': 8192, 'vocab_size': 128256, 'rope_theta': 500000.0}
-GENERATIONS: dict[str, dict[str, Any]] = {'1': {}, '2': LONGER, '3': LATER}
 QWEN3_DENSE = Published(
     {'model_type': 'qwen3', 'head_dim': 128, 'rope_theta': 1e6, 'max_position_embeddings': 40960}, head='head_dim'
 )  # fmt: skip
@@ -200,6 +190,7 @@ QWEN3 = {
     '8b': (4096, 12288, 36, 32, 8), '14b': (5120, 17408, 40, 40, 8), '32b': (5120, 25600, 64, 64, 8),
     '30b-a3b': (2048, 6144, 48, 32, 4, 768), '235b-a22b': (4096, 12288, 94, 64, 4, 1536),
 }  # fmt: skip
+LFM2 = {'350m': (1024, 4608, 16, 16, 8), '700m': (1536, 6912, 16, 24, 8), '1.2b': (2048, 8192, 16, 32, 8)}
 GEMMA3_TEXT = Published({'model_type': 'gemma3_text', 'head_dim': 256}, head='head_dim')
 GEMMA3_1B = {'vocab_size': 262144, 'sliding_window': 512, 'max_position_embeddings': 32768}
 GEMMA3_LARGER = {'sliding_window': 1024, 'rope_scaling': {'rope_type': 'linear', 'factor': 8.0}}
@@ -216,7 +207,6 @@ VITS = {
     's16': (384, 12, 6, 16), 'b16': (768, 12, 12, 16), 'l16': (1024, 24, 16, 16), 'l14': (1024, 24, 16, 14),
     'h14': (1280, 32, 16, 14),
 }  # fmt: skip
-CONFORMERS = {'s': (144, 16, 4), 'm': (256, 16, 4), 'l': (512, 17, 8)}
 # width, blocks, heads, width of a head; inner width, vocabulary, length, dropout
 PALMS = {'8b': (4096, 32, 16, 256), '62b': (8192, 64, 32, 256), '540b': (18432, 118, 48, 256)}
 GOPHERS = {
@@ -237,9 +227,22 @@ def choose_size(size: Any, known: Collection[str]) -> str:
 
 
 def make_sized(kind: Published, sizes: Sequence[int], scale: Any, overrides: Mapping[str, Any], **own: Any) -> Preset:
-    """Return a preset with published sizes, times `scale`, in the order of `FIELDS`."""
-    kind = replace(kind, config={**kind.config, **dict(zip(FIELDS, sizes, strict=False)), **own})
-    return kind.scale_by(scale).make_preset(overrides, {})
+    """Return a preset with sizes in the order of `FIELDS`, those of `SCALED` multiplied by `scale`."""
+    positive.require('scale', scale, ConfigError)
+    config = {**kind.config, **dict(zip(FIELDS, sizes, strict=False)), **own}
+    sizes_before = {**get_spec(config).defaults, **config}
+    scaled = {n: sizes_before[n] * Fraction(scale).limit_denominator(2**16) for n in SCALED if sizes_before.get(n)}
+    if broken := next((name for name, value in scaled.items() if value.denominator != 1), None):
+        raise ConfigError(f'`scale` must give whole sizes, got {scale} times {sizes_before[broken]} for `{broken}`')
+    config |= {name: int(value) for name, value in scaled.items()}
+    return replace(kind, config=config).make_preset(overrides, {})
+
+
+def mix_layers(found: Preset, block: Callable[[int], str], **stack: Any) -> Preset:
+    """Return a preset with the kinds of layers that `block` gives for each block, such as 'rf', and their keywords."""
+    stack = {**stack, **found['attn_layers']}
+    kinds = [kind for at in range(stack['depth']) for kind in block(at)]
+    return Preset({**found, 'attn_layers': {**stack, 'custom_layers': kinds}}, found.initial)
 
 
 def bert_base(architecture: str = 'BertModel', **overrides: Any) -> Preset:
@@ -336,15 +339,12 @@ def t5_base(version: str = '1.0', **overrides: Any) -> Preset:
 
 
 def llama(size: str = '1-7b', scale: float = 1.0, **overrides: Any) -> Preset:
-    """Return Llama: Touvron et al. 2023, arXiv:2302.13971. The first number of a size is that of the generation.
-
-    Args:
-        size: '1-7b' to '1-65b', '2-7b', '2-13b', '2-70b', '3-8b', '3-70b' or '3-405b'.
-        scale: Factor of the width and the number of heads. Heads keep their width.
-        **overrides: As in `gpt2`. Query heads that share a key remain as many.
+    """Return Llama: Touvron et al. 2023, arXiv:2302.13971. The first number of a size is that of the generation:
+    '1-7b' to '1-65b', '2-7b', '2-13b', '2-70b', '3-8b', '3-70b' or '3-405b'. `scale` multiplies the width and the
+    number of heads, which keep their width. Other arguments as in `gpt2`.
     """
-    generation = GENERATIONS[choose_size(size, LLAMAS)[0]]
-    return make_sized(LLAMA, LLAMAS[size], scale, overrides, **generation)
+    own: dict[str, Any] = {'1': {}, '2': LONGER, '3': LATER}[choose_size(size, LLAMAS)[0]]
+    return make_sized(LLAMA, LLAMAS[size], scale, overrides, **own)
 
 
 def llama_7b(**overrides: Any) -> Preset:
@@ -386,6 +386,16 @@ def gpt_oss(size: str = '20b', scale: float = 1.0, **overrides: Any) -> Preset:
     sizes = {'20b': (2880, 2880, 24, 64, 8), '120b': (2880, 2880, 36, 64, 8)}
     own = Published({'model_type': 'gpt_oss', 'num_local_experts': 32 if size == '20b' else 128}, head='head_dim')
     return make_sized(own, sizes[choose_size(size, sizes)], scale, overrides)
+
+
+def lfm2(size: str = '1.2b', scale: float = 1.0, **overrides: Any) -> Preset:
+    """Return LFM2, '350m', '700m' or '1.2b': arXiv:2511.23404. Ten gated convolutions and six layers of attention.
+    Arguments as in `llama`.
+    """
+    own = {'vocab_size': 65536, 'head_dim': 64, 'rms_norm_eps': 1e-5, 'tie_word_embeddings': True}
+    found = make_sized(QWEN3_DENSE, LFM2[choose_size(size, LFM2)], scale, overrides, **own)
+    attends = (2, 5, 8, 10, 12, 14)
+    return mix_layers(found, lambda at: 'af' if at in attends else 'rf', recurrent_module='short_conv')
 
 
 def deepseek_v3(scale: float = 1.0, **overrides: Any) -> Preset:
@@ -446,10 +456,8 @@ def whisper_tiny(num_tokens: int | None = None, **overrides: Any) -> Preset:
 
 def gtrxl(**overrides: Any) -> Preset:
     """Return GTrXL: Parisotto et al. 2019, arXiv:1910.06764. A stack on vectors, for agents: 12 layers of width 256
-    with gates, relative positions and 512 memories, norms before branches only, and ReLU.
-
-    Args:
-        **overrides: Keywords of ContinuousTransformerWrapper, such as `dim_in` and `dim_out`, or of Decoder.
+    with gates, relative positions and 512 memories, norms before branches only, and ReLU. Overrides are keywords of
+    ContinuousTransformerWrapper, such as `dim_in` and `dim_out`, or of Decoder.
     """
     stack = {
         'class': 'Decoder', 'dim': 256, 'depth': 12, 'heads': 8, 'xl_rel_pos': True, 'gate_residual': True,
@@ -472,9 +480,7 @@ def override_sizes(sizes: Sequence[int], overrides: Mapping[str, Any]) -> list[i
     return found
 
 
-def make_decoder(
-    sizes: Sequence[int], overrides: Mapping[str, Any], initial: Any, model: Mapping[str, Any], **stack: Any
-) -> Preset:
+def make_decoder(sizes: Sequence[int], overrides: Mapping[str, Any], initial: Any, model: Any, **stack: Any) -> Preset:
     """Return a language model of these sizes: width, blocks, heads, and widths of a head and of feedforwards."""
     dim, depth, heads = override_sizes(sizes, overrides)
     head = sizes[3] if (dim, heads) == (sizes[0], sizes[2]) else max(dim // heads, 1)
@@ -547,15 +553,16 @@ def conformer(size: str = 'l', **overrides: Any) -> Preset:
     """Return the encoder of Conformer, 's', 'm' or 'l': Gulati et al. 2020, arXiv:2005.08100. Overrides are `dim`,
     `depth`, `heads`, and keywords of ConformerEncoder.
     """
-    dim, depth, heads = override_sizes(CONFORMERS[choose_size(size, CONFORMERS)], overrides)
+    sizes = {'s': (144, 16, 4), 'm': (256, 16, 4), 'l': (512, 17, 8)}
+    dim, depth, heads = override_sizes(sizes[choose_size(size, sizes)], overrides)
     own = {'dim': dim, 'depth': depth, 'heads': heads, 'attn_dim_head': max(dim // heads, 1), 'conv_kernel_size': 31}
     rest = {name: value for name, value in overrides.items() if name not in SIZES}
     return change_preset({'class': 'ConformerEncoder', **own}, rest, None)
 
 
 def perceiver(size: str = 'imagenet', **overrides: Any) -> Preset:
-    """Return Perceiver, 'imagenet': Jaegle et al. 2021, arXiv:2103.03206. Eight rounds, which share
-    their weights except for the first cross-attention. Overrides are keywords of Perceiver.
+    """Return Perceiver, 'imagenet': Jaegle et al. 2021, arXiv:2103.03206. Eight rounds, which share their
+    weights except for the first cross-attention. Overrides are keywords of Perceiver.
     """
     choose_size(size, ('imagenet',))
     dim, depth, heads = override_sizes((1024, 8, 8), overrides)
@@ -678,10 +685,7 @@ def list_outputs(stack: AttentionLayers) -> Iterator[nn.Linear]:
 
 def xlnet_base(**overrides: Any) -> Preset:
     """Return XLNet: Yang et al. 2019, arXiv:1906.08237. For `PermutationLMWrapper`, or alone if all tokens are known.
-    Its weights cannot be loaded.
-
-    Args:
-        **overrides: Keywords of TransformerWrapper, such as `max_mem_len`, or of Encoder.
+    Its weights cannot be loaded. Overrides are keywords of TransformerWrapper, such as `max_mem_len`, or of Encoder.
     """
     model = {'num_tokens': 32000, 'max_seq_len': 0, 'emb_dropout': 0.1, 'logits_bias': True, **TIED}
     drops = ('attn_dropout', 'attn_sublayer_dropout', 'ff_dropout', 'ff_sublayer_dropout')
@@ -691,8 +695,5 @@ def xlnet_base(**overrides: Any) -> Preset:
     return make_decoder((768, 12, 12, 64), overrides, {}, model, **own)
 
 
-PRESETS: list[str] = [name for name in __all__ if name not in ('build', 'initialise_')]
-
-
 def __getattr__(name: str) -> Any:
-    raise AttributeError(f'`presets` has no {name!r}{did_you_mean(name, PRESETS)}')
+    raise AttributeError(f'`presets` has no {name!r}{did_you_mean(name, __all__)}')

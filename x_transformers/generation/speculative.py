@@ -287,8 +287,7 @@ class PredictionModules:
             one.back_to(start)
         self.ready = all(one.seen == start for one in self.readers)
         if not self.ready:  # Keys of a window are gone: the net and the modules run on all tokens in the next step.
-            reader.forget()
-            for one in self.readers:
+            for one in (reader, *self.readers):
                 one.forget()
             return
         if mask is not None:
