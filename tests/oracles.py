@@ -1042,6 +1042,94 @@ def matrix_recurrence(
     return torch.stack(outs, dim=2), found
 
 
+def rms_scaled(x: Tensor, weight: Tensor | float, eps: float) -> Tensor:
+    return x / (x.square().mean(dim=-1, keepdim=True) + eps).sqrt() * weight
+
+
+def in_heads(t: Tensor, heads: int) -> Tensor:
+    return t.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def silu(x: Tensor) -> Tensor:
+    return x * x.sigmoid()
+
+
+def softplus(x: Tensor) -> Tensor:
+    return (1 + x.exp()).log()
+
+
+def gated_delta(
+    weights: Weights, x: Tensor, heads: int, width: int, *, keys: int | None = None, gate: Any = silu,
+    most: float = 1.0, low: float | None = None, unit: bool = True, eps: float = 1e-6,
+) -> Tensor:  # fmt: skip
+    """Gated DeltaNet and Kimi delta attention, token by token; the shapes of the weights say which."""
+    keys = heads if keys is None else keys
+
+    def through(name: str) -> Tensor:
+        return linear(weights, name, x) if f'{name}.weight' in weights else low_rank(weights, name, x)
+
+    mixed = silu(causal_convolution(weights, 'conv', linear(weights, 'to_qkv', x)))
+    rest = mixed.shape[-1] - 2 * keys * width
+    q, k, v = mixed.split((keys * width, keys * width, rest), dim=-1)
+    q, k = (in_heads(t, keys).repeat_interleave(heads // keys, dim=1) for t in (q, k))
+    if unit:
+        q, k = (t / (t.square().sum(dim=-1, keepdim=True) + 1e-6).sqrt() for t in (q, k))
+    decay = None
+    if 'A_log' in weights:
+        a, rate = in_heads(through('to_decay') + weights['dt_bias'], heads), weights['A_log'].exp()[:, None, None]
+        decay = -rate * softplus(a) if low is None else low * (rate * a).sigmoid()
+    beta = most * in_heads(linear(weights, 'to_beta', x), heads).sigmoid()
+    out, _ = matrix_recurrence(q * width**-0.5, beta * k, in_heads(v, heads), decay, k)
+    out = rms_scaled(out.transpose(1, 2), weights['norm_weight'], eps).flatten(2)
+    return linear(weights, 'to_out', out if gate is None else out * gate(through('to_gate')))
+
+
+def low_rank(weights: Weights, name: str, x: Tensor) -> Tensor:
+    return linear(weights, f'{name}.1', linear(weights, f'{name}.0', x))
+
+
+def gated_linear_attention(weights: Weights, x: Tensor, heads: int, width: int, tau: float = 16.0) -> Tensor:
+    """GLA, token by token."""
+    mixed, inner = linear(weights, 'to_qkvr', x), weights['to_out.weight'].shape[1]
+    q, k, v, r = mixed.split((heads * width, heads * width, inner, inner), dim=-1)
+    decay = -softplus(-in_heads(low_rank(weights, 'to_decay', x), heads)) / tau
+    out, _ = matrix_recurrence(*(in_heads(t, heads) for t in (q * width**-0.5, k, v)), decay)
+    out = rms_scaled(out.transpose(1, 2), weights['norm_weight'], 1e-5).flatten(2)
+    return linear(weights, 'to_out', out * silu(r))
+
+
+def lightning_attention(weights: Weights, x: Tensor, heads: int, layer: int = 0, layers: int = 1) -> Tensor:
+    """Lightning attention, token by token."""
+    q, k, v = (in_heads(t, heads) for t in silu(linear(weights, 'to_qkv', x)).chunk(3, dim=-1))
+    slopes = [2 ** (-8 * (i + 1) / heads) * (1 - layer / (layers - 1 + 1e-5) + 1e-5) for i in range(heads)]
+    decay = -torch.tensor(slopes, dtype=x.dtype)[:, None, None].expand(1, -1, x.shape[1], 1)
+    out, _ = matrix_recurrence(q, k, v, decay)
+    out = rms_scaled(out.transpose(1, 2).flatten(2), weights['norm_weight'], 1e-6)
+    return linear(weights, 'to_out', linear(weights, 'to_gate', x).sigmoid() * out)
+
+
+def mamba2(
+    weights: Weights, x: Tensor, heads: int, width: int, state: int, groups: int = 1, *,
+    norm: str | None = 'gate_first', limits: Any = (0.0, math.inf), scale: Any = (1.0,) * 5,
+) -> Tensor:  # fmt: skip
+    """Mamba-2, token by token."""
+    inner, shared = heads * width, groups * state
+    parts = linear(weights, 'in_proj', x).split((inner, inner, shared, shared, heads), dim=-1)
+    z, u, b, c, dt = (part * factor for part, factor in zip(parts, scale, strict=True))
+    mixed = silu(causal_convolution(weights, 'conv', torch.cat((u, b, c), dim=-1)))
+    u, b, c = mixed.split((inner, shared, shared), dim=-1)
+    dt = softplus(dt + weights['dt_bias']).clamp(*limits)
+    u, dt = in_heads(u, heads), in_heads(dt, heads)
+    decay = -dt * weights['A_log'].exp()[:, None, None]
+    out, _ = matrix_recurrence(in_heads(c, groups), in_heads(b, groups), dt * u, decay)
+    out = (out + weights['D'][:, None, None] * u).transpose(1, 2).flatten(2)
+    out = out * silu(z) if norm != 'norm_first' else out
+    if norm is not None:
+        gain = weights['norm_weight'].unflatten(0, (groups, -1))
+        out = rms_scaled(out.unflatten(-1, (groups, -1)), gain, 1e-5).flatten(2)
+    return linear(weights, 'out_proj', out * silu(z) if norm == 'norm_first' else out)
+
+
 def gated_convolution(weights: Weights, x: Tensor) -> Tensor:
     """LFM2: a convolution of products, times a gate."""
     before, after, u = linear(weights, 'in_proj', x).chunk(3, dim=-1)

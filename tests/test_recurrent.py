@@ -1,9 +1,12 @@
 """Recurrent modules: token by token, in chunks, as a convolution; their states, alone, as layers, beside attention."""
 
+import copy
 import math
+from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 import toy_tasks
 from costs import grows
 from law_cases import randomise
@@ -12,6 +15,10 @@ from oracles import (
     bools,
     diagonal_ssm,
     gated_convolution,
+    gated_delta,
+    gated_linear_attention,
+    lightning_attention,
+    mamba2,
     randn,
     rwkv_channel_mix,
     rwkv_time_mix,
@@ -30,14 +37,62 @@ from x_transformers import (
 )
 from x_transformers.flags import ConfigError
 from x_transformers.kernels import recurrences
-from x_transformers.recurrent import DiagonalSSM, RWKVChannelMix, RWKVTimeMix, ShortConvolution
+from x_transformers.recurrent import (
+    MODULES,
+    DiagonalSSM,
+    GatedDelta,
+    GatedLinearAttention,
+    LightningAttention,
+    Mamba2,
+    RWKVChannelMix,
+    RWKVTimeMix,
+    ShortConvolution,
+)
+from x_transformers.training.optim import param_groups
 
 TIGHT = 1e-12
+FACTORS = (0.5, 1.5, 0.7, 2.0, 1.2)
 MADE = {
     'rwkv': (lambda: RWKVTimeMix(6), rwkv_time_mix),
     'channels': (lambda: RWKVChannelMix(6, mult=1.5), rwkv_channel_mix),
     'ssm': (lambda: DiagonalSSM(6, state=3), diagonal_ssm),
     'short_conv': (lambda: ShortConvolution(6, bias=True), gated_convolution),
+    'gated_delta': (
+        lambda: GatedDelta(6, heads=4, key_heads=2, dim_head=3, dim_value_head=2, allow_negative=True, eps=1e-3),
+        partial(gated_delta, heads=4, width=3, keys=2, most=2.0, eps=1e-3),
+    ),
+    'delta': (
+        lambda: GatedDelta(6, heads=2, dim_head=3, conv=2, decay=None, gate=None, qk_l2norm=False),
+        partial(gated_delta, heads=2, width=3, gate=None, unit=False),
+    ),
+    'kda': (
+        lambda: MODULES['kda'](6, heads=2, dim_head=3),
+        partial(gated_delta, heads=2, width=3, gate=torch.sigmoid),
+    ),
+    'bounded': (
+        lambda: GatedDelta(6, heads=2, dim_head=3, decay='channel', decay_low=-5, gate='sigmoid'),
+        partial(gated_delta, heads=2, width=3, gate=torch.sigmoid, low=-5),
+    ),
+    'gla': (
+        lambda: GatedLinearAttention(6, heads=2, dim_head=2, decay_rank=4, tau=2.0),
+        partial(gated_linear_attention, heads=2, width=2, tau=2.0),
+    ),
+    'lightning': (
+        lambda: LightningAttention(6, heads=2, dim_head=3, place=(1, 3)),
+        partial(lightning_attention, heads=2, layer=1, layers=3),
+    ),
+    'mamba2': (
+        lambda: Mamba2(6, heads=4, dim_head=3, state=5, groups=2, bias=True),
+        partial(mamba2, heads=4, width=3, state=5, groups=2),
+    ),
+    'mamba2_norm_first': (
+        lambda: Mamba2(6, heads=4, dim_head=2, state=3, groups=2, norm='norm_first', rows_scale=FACTORS),
+        partial(mamba2, heads=4, width=2, state=3, groups=2, norm='norm_first', scale=FACTORS),
+    ),
+    'mamba2_without_norm': (
+        lambda: Mamba2(6, heads=2, dim_head=3, state=4, norm=None, dt_limits=(0.5, 1.0), conv_bias=False),
+        partial(mamba2, heads=2, width=3, state=4, norm=None, limits=(0.5, 1.0)),
+    ),
 }
 EACH = pytest.mark.parametrize('name', MADE)
 HOLES = torch.tensor([[0, 0, 1, 0, 1, 1, 1, 0, 1], [1, 0, 1, 1, 0, 1, 0, 0, 0]], dtype=torch.bool)
@@ -215,12 +270,50 @@ def test_values_at_first():
     assert 1e-3 <= steps.min() < 2e-3 and 0.05 < steps.max() <= 0.1
 
 
+def test_values_at_first_of_matrix_mixers():
+    """Decays and step sizes are drawn as the papers draw them, and none of these parameters decays by its weight."""
+    heads = 400
+    for made, low in (
+        (GatedDelta(4, heads=heads, dim_head=1), 0),
+        (MODULES['kda'](4, heads=heads, dim_head=1), 1),
+        (Mamba2(4, heads=heads, dim_head=1, state=2), 1),
+    ):
+        steps = F.softplus(made.dt_bias)
+        assert 0.9e-3 < steps.min() < 2e-3 and 0.05 < steps.max() < 0.101 and 5e-3 < steps.median() < 2e-2
+        rates = made.A_log.exp()
+        assert low <= rates.min() < low + 0.5 and 15.5 < rates.max() <= 16
+        kept = {name for group in param_groups(made) if group['weight_decay'] == 0 for name in group['param_names']}
+        assert kept >= {'A_log', 'dt_bias', 'norm_weight'} & set(dict(made.named_parameters()))
+    assert 'D' in kept and (made.D == 1).all() and (made.norm_weight == 1).all()
+    net = stack(layers=('r', 'f', 'a', 'f', 'r'), recurrent_module='lightning')
+    assert [layer[1].module.place for kind, layer in zip(net.layer_types, net.layers, strict=True) if kind == 'r'] == [
+        (0, 3),
+        (2, 3),
+    ]
+
+
+@pytest.mark.parametrize('name', ['gated_delta', 'kda', 'gla', 'lightning', 'mamba2'])
+def test_states_in_half_precision(name):
+    """A sum of many tokens has the digits of float32; so have steps of one token, and autocast."""
+    made, x = module(name).float(), randn(1, 90, 6).float()
+    wanted = made(x)[0]
+    half = copy.deepcopy(made).bfloat16()
+    first, state = half(x[:, :89].bfloat16())
+    last, state = half(x[:, 89:].bfloat16(), state)
+    assert state[-1].dtype == torch.float32 and first.dtype == torch.bfloat16
+    assert_close(torch.cat((first, last), dim=1).float(), wanted, tolerance=0.3)
+    with torch.autocast('cpu', torch.bfloat16):
+        out, state = made(x)
+    assert state[-1].dtype == torch.float32
+    assert_close(out.float(), wanted, tolerance=0.3)
+
+
 @EACH
 def test_costs(name):
     made = module(name)
-    grows(
-        lambda n: made(randn(1, n, 6).requires_grad_())[0], 8192 if name == 'ssm' else 128
-    )  # where chunks grow no longer
+    # where chunks grow no longer, and are few
+    first = {'ssm': 8192, 'rwkv': 128, 'channels': 128, 'short_conv': 128}.get(name, 512)
+    grows(lambda n: made(randn(1, n, 6).requires_grad_())[0], first)
 
 
 # as layers
@@ -236,6 +329,11 @@ STACKS = {
     'rwkv': dict(recurrent_module='rwkv'),
     'ssm': dict(recurrent_module='ssm'),
     'short_conv': dict(recurrent_module='short_conv'),
+    'gated_delta': dict(recurrent_module='gated_delta', recurrent_kwargs=dict(heads=2, dim_head=3)),
+    'kda': dict(recurrent_module='kda', recurrent_kwargs=dict(heads=2, dim_head=3)),
+    'gla': dict(recurrent_module='gla', recurrent_kwargs=dict(heads=2)),
+    'lightning': dict(recurrent_module='lightning', recurrent_kwargs=dict(heads=2, dim_head=3)),
+    'mamba2': dict(recurrent_module='mamba2', recurrent_kwargs=dict(heads=2, dim_head=3, state=4)),
     'beside': dict(recurrent_module=None, layers=('a', 'f'), attn_hybrid_module=DiagonalSSM(6, state=3)),
 }
 
@@ -372,6 +470,25 @@ def test_beside_attention(name):
 
 REFUSED = {
     'state': (lambda: DiagonalSSM(4, state=0), '`state` must be an integer of at least 1, got 0'),
+    'key heads': (
+        lambda: GatedDelta(4, heads=4, key_heads=3),
+        '`key_heads` must divide `heads`, got key_heads=3 and heads=4',
+    ),
+    'decay': (lambda: GatedDelta(4, decay='token'), "`decay` must be one of 'head', 'channel'"),
+    'no decay': (
+        lambda: GatedDelta(4, decay=None, decay_low=-5.0),
+        '`decay_rank` and `decay_low` cannot be combined with `decay=None`: nothing fades',
+    ),
+    'low': (lambda: GatedDelta(4, decay_low=5.0), '`decay_low` must be a number below 0'),
+    'rank': (lambda: GatedDelta(4, decay_rank='dim'), '`decay_rank` must be'),
+    'gate': (lambda: GatedDelta(4, gate='relu'), "`gate` must be one of 'silu', 'sigmoid'"),
+    'no gate': (lambda: GatedDelta(4, gate=None, gate_rank=2), '`gate_rank` cannot be combined with `gate=None`'),
+    'groups': (lambda: Mamba2(4, heads=4, groups=3), '`groups` must divide `heads`, got groups=3 and heads=4'),
+    'norm': (lambda: Mamba2(4, norm='gate'), "`norm` must be one of 'gate_first', 'norm_first'"),
+    'limits': (lambda: Mamba2(4, dt_limits=(1.0, 0.5)), '`dt_limits` must be a pair of numbers, of which the first'),
+    'scale': (lambda: Mamba2(4, rows_scale=(1.0, 2.0)), '`rows_scale` must be five numbers, for z, x, B, C and dt'),
+    'tau': (lambda: GatedLinearAttention(4, tau=0.0), '`tau` must be a positive number'),
+    'heads': (lambda: LightningAttention(4, heads=0), '`heads` must be an integer of at least 1'),
     'direction': (
         lambda: stack(Encoder),
         '`recurrent_module` needs a causal stack: its state depends on earlier tokens',

@@ -1,9 +1,14 @@
 """Recurrent modules: layers whose past is a state of fixed size.
 
-    RWKVTimeMix        'rwkv'         sums of values by their keys, that fade at a rate of each channel
-    DiagonalSSM        'ssm'          a linear state-space model with a diagonal matrix
-    ShortConvolution   'short_conv'   a gated convolution over the last few tokens
-    RWKVChannelMix                    a feedforward that also reads the token before
+    RWKVTimeMix           'rwkv'         sums of values by their keys, that fade at a rate of each channel
+    DiagonalSSM           'ssm'          a linear state-space model with a diagonal matrix
+    ShortConvolution      'short_conv'   a gated convolution over the last few tokens
+    GatedDelta            'gated_delta'  the gated delta rule: states fade, and correct what they give for each key
+    GatedDelta            'kda'          the same with a decay of each channel: Kimi delta attention
+    GatedLinearAttention  'gla'          sums of values by their keys, with a decay of each channel
+    LightningAttention    'lightning'    sums of values by their keys, with a fixed decay of each head
+    Mamba2                'mamba2'       a state-space model with one decay of each head and token
+    RWKVChannelMix                       a feedforward that also reads the token before
 
 Each maps x (b n dim) and a state, None at the beginning, to a pair of its output (b n dim_out) and the state that it
 leaves. `mask` (b n) says which tokens are real: others are passed over. `document_ids` (b n) which tokens belong
@@ -15,6 +20,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -22,15 +28,34 @@ from torch import nn
 from x_transformers.flags import ConfigError, did_you_mean
 from x_transformers.recurrent.base import Recurrent
 from x_transformers.recurrent.convolution import ShortConvolution
+from x_transformers.recurrent.gated import GatedDelta, GatedLinearAttention, LightningAttention
+from x_transformers.recurrent.mamba2 import Mamba2
 from x_transformers.recurrent.rwkv import RWKVChannelMix, RWKVTimeMix
 from x_transformers.recurrent.ssm import DiagonalSSM
 
-__all__ = ['MODULES', 'DiagonalSSM', 'RWKVChannelMix', 'RWKVTimeMix', 'Recurrent', 'ShortConvolution', 'build_module']
+__all__ = [
+    'MODULES',
+    'DiagonalSSM',
+    'GatedDelta',
+    'GatedLinearAttention',
+    'LightningAttention',
+    'Mamba2',
+    'RWKVChannelMix',
+    'RWKVTimeMix',
+    'Recurrent',
+    'ShortConvolution',
+    'build_module',
+]
 
 MODULES: dict[str, Callable[..., nn.Module]] = {
     'rwkv': RWKVTimeMix,
     'ssm': DiagonalSSM,
     'short_conv': ShortConvolution,
+    'gated_delta': GatedDelta,
+    'kda': partial(GatedDelta, decay='channel', decay_rank='dim_head', gate='sigmoid', gate_rank='dim_head'),
+    'gla': GatedLinearAttention,
+    'lightning': LightningAttention,
+    'mamba2': Mamba2,
 }
 
 
