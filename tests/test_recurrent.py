@@ -34,6 +34,7 @@ from x_transformers import (
     Encoder,
     TransformerWrapper,
     XLAutoregressiveWrapper,
+    param_groups,
 )
 from x_transformers.flags import ConfigError
 from x_transformers.kernels import recurrences
@@ -48,7 +49,6 @@ from x_transformers.recurrent import (
     RWKVTimeMix,
     ShortConvolution,
 )
-from x_transformers.training.optim import param_groups
 
 TIGHT = 1e-12
 FACTORS = (0.5, 1.5, 0.7, 2.0, 1.2)

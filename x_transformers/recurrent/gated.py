@@ -40,10 +40,11 @@ def draw_rates(low: float, *shape: int) -> Tensor:
     return torch.empty(shape).uniform_(low, 16.0).clamp(min=1e-4).log()
 
 
-def project(dim: int, dim_out: int, rank: int | None, bias: bool = False) -> nn.Module:
-    """Build a linear map, through a few channels if `rank` is given."""
+def project(dim: int, dim_out: int, rank: int | str | None, dim_head: int, bias: bool = False) -> nn.Module:
+    """Build a linear map, through a few channels if `rank` is given: their number, or 'dim_head'."""
     if rank is None:
         return nn.Linear(dim, dim_out, bias=bias)
+    rank = int(dim_head if rank == 'dim_head' else rank)
     return nn.Sequential(nn.Linear(dim, rank, bias=False), nn.Linear(rank, dim_out, bias=bias))
 
 
@@ -124,7 +125,6 @@ class GatedDelta(MatrixMixer):
         positive.require('eps', eps, ConfigError)
         for name, value in (('decay_rank', decay_rank), ('gate_rank', gate_rank)):
             rank.require(name, value, ConfigError)
-        decay_rank, gate_rank = (dim_head if value == 'dim_head' else value for value in (decay_rank, gate_rank))
         self.decay, self.low, self.gate, self.eps = decay, decay_low, gate, eps
         self.most, self.unit = 2.0 if allow_negative else 1.0, qk_l2norm
         inner = heads * self.dim_value_head
@@ -134,11 +134,11 @@ class GatedDelta(MatrixMixer):
         self.to_beta = nn.Linear(dim, heads, bias=False)
         if decay is not None:
             channels = heads * (1 if decay == 'head' else dim_head)
-            self.to_decay = project(dim, channels, decay_rank)
+            self.to_decay = project(dim, channels, decay_rank, dim_head)
             self.A_log = nn.Parameter(draw_rates(0.0 if decay == 'head' else 1.0, heads))
             self.dt_bias = nn.Parameter(draw_steps(channels))
         if gate is not None:
-            self.to_gate = project(dim, inner, gate_rank)
+            self.to_gate = project(dim, inner, gate_rank, dim_head)
         self.norm_weight = nn.Parameter(torch.ones(self.dim_value_head))
         self.to_out = nn.Linear(inner, self.dim_out, bias=False)
 
@@ -212,7 +212,7 @@ class GatedLinearAttention(MatrixMixer):
         self.tau, self.eps, inner = tau, eps, heads * self.dim_value_head
         self.widths = (heads * dim_head, heads * dim_head, inner, inner)
         self.to_qkvr = nn.Linear(dim, sum(self.widths), bias=False)
-        self.to_decay = project(dim, heads * dim_head, decay_rank, bias=True)
+        self.to_decay = project(dim, heads * dim_head, decay_rank, dim_head, bias=True)
         self.norm_weight = nn.Parameter(torch.ones(self.dim_value_head))
         self.to_out = nn.Linear(inner, self.dim_out, bias=False)
 
