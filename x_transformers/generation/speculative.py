@@ -105,6 +105,8 @@ def drop_prefix(cache: Cache, count: int) -> Cache:
 class Rewinder(IncrementalModel):
     """A reader that takes tokens back. If its net cannot, it reads everything each time, and says so once."""
 
+    reason = 'too few tokens'  # why it reads everything each time
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if not self.caching and kwargs.get('cache_kv', True):
@@ -119,7 +121,7 @@ class Rewinder(IncrementalModel):
         reason = self.cache_cannot('shift')
         if reason is not None:
             self.warn(f'its cache holds {reason}')
-            self.caching = False
+            self.caching, self.reason = False, reason
             self.forget()
         return out
 
@@ -279,8 +281,7 @@ class PredictionModules:
         The last `count` tokens of a row are drafts, of which it has `accepted` (b), and one token that follows these.
         """
         if not reader.caching:
-            reason = reader.cache_cannot('shift') or 'no keys of tokens that left its window'
-            raise ValueError(f"`draft='mtp'` needs a cache that can go back, that of this model holds {reason}")
+            raise ValueError(f"`draft='mtp'` needs a cache that can go back, that of this model holds {reader.reason}")
         hidden, total = reader.intermediates.mtp_hidden, longer.shape[1] - 1
         start, mask = total - hidden.shape[1], reader.inputs.get('mask')
         for one in self.readers:
