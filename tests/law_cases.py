@@ -304,6 +304,7 @@ FURTHER_EXAMPLES: dict[str, tuple[Any, ...]] = {
     'attn_qkv_bias': ('qv',),
     'attn_softmax_scale': ((0.4, 2.0),),
     'attn_qk_head_norm': ('layer',),
+    'attn_qk_norm_scale': ('learned',),
     'attn_value_head_norm': ('layer',),
     'attn_query_temperature': ((None, dict(scale=0.5, floor=3, offset=0)),),
     'attn_sparse_topk': (1, 50),

@@ -1,6 +1,7 @@
 """Patterns of tiles, of blocks in another order, and of blocks at random: against dense attention by `visible`."""
 
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from torch import nn
 from toy_tasks import IGNORED, SEEDS, learned, net_for, recall, stripes
 
 from x_transformers import Attention, AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
+from x_transformers.flags import PerLayer
 from x_transformers.patterns import (
     Behind,
     BigBird,
@@ -26,6 +28,7 @@ from x_transformers.patterns import (
     Mix,
     RandomBlocks,
     Sliding,
+    Windows2D,
     as_pattern,
     block_raster_order,
 )
@@ -42,6 +45,8 @@ PATTERNS = {
     'squares behind a text': (Global(5) | Behind(Conv2D((4, 8), 5), 5), (3, 12, 37), (37,)),
     'squares behind a text of whole chunks': (Behind(Conv2D((3, 8), 3), 8), (9, 32), (32,)),
     'tiles behind a text': (Global(2) | Behind(Local2D((4, 6), (2, 3), (2, 1)), 2), (3, 9, 26), (26,)),
+    'windows': (Windows2D((4, 6), 2), (), (24,)),
+    'shifted windows': (Windows2D((6, 6), 3, 2), (), (36,)),
     'blocks in another order': (PERMUTED, (), (1, 2, 9, 22)),
     'blocks at random': (RandomBlocks(2, 3, exclude=(1, 1, 0), max_len=16), (), (15, 16, 23)),
     'bigbird': (BIGBIRD, (), (14, 21)),
@@ -98,6 +103,36 @@ def test_forms(name):
 
 
 # images
+
+
+@pytest.mark.parametrize('image, window, shift', [((4, 4), 2, 1), ((6, 9), 3, 2), ((8, 8), 4, 2), ((4, 8), 4, 0)])
+def test_windows_by_rolling(image, window, shift):
+    """arXiv:2103.14030: the image is rolled and tiled, and pixels that only the roll made neighbors are kept apart."""
+    (height, width), seen = image, dense(Windows2D(image, window, shift), math.prod(image), 1)[0]
+    rolled = {}
+    for row, column in itertools.product(range(height), range(width)):
+        place = (row - shift) % height // window, (column - shift) % width // window
+        rolled.setdefault((*place, row < shift, column < shift), []).append(row * width + column)
+    wanted = torch.zeros_like(seen)
+    for pixels in rolled.values():
+        for query in pixels:
+            wanted[query, pixels] = True
+    assert torch.equal(seen, wanted)
+    if shift:
+        assert len(rolled[(height // window - 1, width // window - 1, True, True)]) == shift**2  # the corner
+
+
+def test_shifted_windows_in_turn():
+    patterns = Windows2D((4, 4), 2), Windows2D((4, 4), 2, 1)
+    net = Encoder(dim=8, depth=2, heads=HEADS, attn_dim_head=4, attn_sparse_pattern=PerLayer(*patterns)).double()
+    x = vectors(1, 16, 8).requires_grad_()
+    (grad,) = torch.autograd.grad(net(x)[0, 0, 0], x)  # the corner is alone in the second layer
+    assert (grad[0].abs().sum(dim=-1) > 0).view(4, 4).nonzero().tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    (grad,) = torch.autograd.grad(net(x)[0, 5, 0], x)  # its window of the second layer touches all of the first
+    assert (grad[0].abs().sum(dim=-1) > 0).all()
+
+
+# order of pixels
 
 
 @pytest.mark.parametrize('image, block', [((4, 6), (2, 3)), ((5, 7), (2, 3)), ((3, 4), (8, 16))])
@@ -282,6 +317,10 @@ def test_costs():
 @pytest.mark.parametrize(
     ('make', 'words'),
     [
+        (lambda: Windows2D((4, 6), 4), '`image` of Windows2D must be a pair of multiples of the window, 4, got (4, 6)'),
+        (lambda: Windows2D((4, 4), 2, 2), '`shift` of Windows2D must be an integer from 0 to 1, got 2'),
+        (lambda: Windows2D((4, 4), 0), '`window` of Windows2D must be an integer of at least 1, got 0'),
+        (lambda: twins(Windows2D((4, 4), 2)), 'not for a causal stack: its windows hold later pixels'),
         (lambda: Local2D((4, 0)), '`image` of Local2D must be a pair of integers of at least 1, got (4, 0)'),
         (lambda: Local2D((4, 4), (2, 2), (-1, 2)), 'integers of at least 0, got (-1, 2)'),
         (lambda: Local2D((4, 4), order='z'), "`order` of Local2D must be 'block' or 'raster', got 'z'"),

@@ -407,13 +407,13 @@ class StackKeywords(TypedDict, total=False):
     cross_attn_softmax_scale: float | None | tuple[float | None, ...] | PerLayer
     """Factor of the dot products of queries and keys; dim_head ** -0.5 if None. Default: None. Gemma 2, arXiv:2408.00118; the root: Attention Is All You Need, arXiv:1706.03762."""
     cross_attn_qk_norm: bool | tuple[bool, ...] | PerLayer
-    """L2-normalize queries and keys (cosine similarity attention). Default: False. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
+    """L2-normalize queries and keys (cosine similarity attention). Default: False. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
     cross_attn_qk_norm_groups: int | tuple[int, ...] | PerLayer
-    """Number of groups of channels per head that are normalized separately. Default: 1. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
-    cross_attn_qk_norm_scale: float | tuple[float, ...] | PerLayer
-    """Fixed factor of the cosines. Default: 10. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
+    """Number of groups of channels per head that are normalized separately. Default: 1. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
+    cross_attn_qk_norm_scale: float | Literal['learned'] | tuple[float | Literal['learned'], ...] | PerLayer
+    """Fixed factor of the cosines, or 'learned', one per head. Default: 10. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
     cross_attn_qk_norm_dim_scale: bool | tuple[bool, ...] | PerLayer
-    """Learn a scale per head and channel instead of the fixed factor. Default: False. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
+    """Learn a scale per head and channel instead of the fixed factor. Default: False. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
     cross_attn_qk_rmsnorm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of queries and keys, per head. Default: False. ViT-22B, arXiv:2302.05442."""
     cross_attn_k_rmsnorm: bool | tuple[bool, ...] | PerLayer
@@ -755,13 +755,13 @@ class StackKeywords(TypedDict, total=False):
     attn_softmax_scale: float | None | tuple[float | None, ...] | PerLayer
     """Factor of the dot products of queries and keys; dim_head ** -0.5 if None. Default: None. Gemma 2, arXiv:2408.00118; the root: Attention Is All You Need, arXiv:1706.03762."""
     attn_qk_norm: bool | tuple[bool, ...] | PerLayer
-    """L2-normalize queries and keys (cosine similarity attention). Default: False. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
+    """L2-normalize queries and keys (cosine similarity attention). Default: False. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
     attn_qk_norm_groups: int | tuple[int, ...] | PerLayer
-    """Number of groups of channels per head that are normalized separately. Default: 1. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
-    attn_qk_norm_scale: float | tuple[float, ...] | PerLayer
-    """Fixed factor of the cosines. Default: 10. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
+    """Number of groups of channels per head that are normalized separately. Default: 1. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
+    attn_qk_norm_scale: float | Literal['learned'] | tuple[float | Literal['learned'], ...] | PerLayer
+    """Fixed factor of the cosines, or 'learned', one per head. Default: 10. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
     attn_qk_norm_dim_scale: bool | tuple[bool, ...] | PerLayer
-    """Learn a scale per head and channel instead of the fixed factor. Default: False. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
+    """Learn a scale per head and channel instead of the fixed factor. Default: False. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
     attn_qk_rmsnorm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of queries and keys, per head. Default: False. ViT-22B, arXiv:2302.05442."""
     attn_k_rmsnorm: bool | tuple[bool, ...] | PerLayer
@@ -1465,13 +1465,13 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_cross_attn_softmax_scale: float | None | tuple[float | None, ...] | PerLayer
     """Factor of the dot products of queries and keys; dim_head ** -0.5 if None. Default: None. Gemma 2, arXiv:2408.00118; the root: Attention Is All You Need, arXiv:1706.03762."""
     enc_cross_attn_qk_norm: bool | tuple[bool, ...] | PerLayer
-    """L2-normalize queries and keys (cosine similarity attention). Default: False. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
+    """L2-normalize queries and keys (cosine similarity attention). Default: False. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
     enc_cross_attn_qk_norm_groups: int | tuple[int, ...] | PerLayer
-    """Number of groups of channels per head that are normalized separately. Default: 1. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
-    enc_cross_attn_qk_norm_scale: float | tuple[float, ...] | PerLayer
-    """Fixed factor of the cosines. Default: 10. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
+    """Number of groups of channels per head that are normalized separately. Default: 1. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
+    enc_cross_attn_qk_norm_scale: float | Literal['learned'] | tuple[float | Literal['learned'], ...] | PerLayer
+    """Fixed factor of the cosines, or 'learned', one per head. Default: 10. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
     enc_cross_attn_qk_norm_dim_scale: bool | tuple[bool, ...] | PerLayer
-    """Learn a scale per head and channel instead of the fixed factor. Default: False. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
+    """Learn a scale per head and channel instead of the fixed factor. Default: False. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
     enc_cross_attn_qk_rmsnorm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of queries and keys, per head. Default: False. ViT-22B, arXiv:2302.05442."""
     enc_cross_attn_k_rmsnorm: bool | tuple[bool, ...] | PerLayer
@@ -1815,13 +1815,13 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_attn_softmax_scale: float | None | tuple[float | None, ...] | PerLayer
     """Factor of the dot products of queries and keys; dim_head ** -0.5 if None. Default: None. Gemma 2, arXiv:2408.00118; the root: Attention Is All You Need, arXiv:1706.03762."""
     enc_attn_qk_norm: bool | tuple[bool, ...] | PerLayer
-    """L2-normalize queries and keys (cosine similarity attention). Default: False. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
+    """L2-normalize queries and keys (cosine similarity attention). Default: False. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
     enc_attn_qk_norm_groups: int | tuple[int, ...] | PerLayer
-    """Number of groups of channels per head that are normalized separately. Default: 1. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
-    enc_attn_qk_norm_scale: float | tuple[float, ...] | PerLayer
-    """Fixed factor of the cosines. Default: 10. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
+    """Number of groups of channels per head that are normalized separately. Default: 1. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
+    enc_attn_qk_norm_scale: float | Literal['learned'] | tuple[float | Literal['learned'], ...] | PerLayer
+    """Fixed factor of the cosines, or 'learned', one per head. Default: 10. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
     enc_attn_qk_norm_dim_scale: bool | tuple[bool, ...] | PerLayer
-    """Learn a scale per head and channel instead of the fixed factor. Default: False. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
+    """Learn a scale per head and channel instead of the fixed factor. Default: False. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
     enc_attn_qk_rmsnorm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of queries and keys, per head. Default: False. ViT-22B, arXiv:2302.05442."""
     enc_attn_k_rmsnorm: bool | tuple[bool, ...] | PerLayer
@@ -2659,13 +2659,13 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_cross_attn_softmax_scale: float | None | tuple[float | None, ...] | PerLayer
     """Factor of the dot products of queries and keys; dim_head ** -0.5 if None. Default: None. Gemma 2, arXiv:2408.00118; the root: Attention Is All You Need, arXiv:1706.03762."""
     dec_cross_attn_qk_norm: bool | tuple[bool, ...] | PerLayer
-    """L2-normalize queries and keys (cosine similarity attention). Default: False. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
+    """L2-normalize queries and keys (cosine similarity attention). Default: False. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
     dec_cross_attn_qk_norm_groups: int | tuple[int, ...] | PerLayer
-    """Number of groups of channels per head that are normalized separately. Default: 1. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
-    dec_cross_attn_qk_norm_scale: float | tuple[float, ...] | PerLayer
-    """Fixed factor of the cosines. Default: 10. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
+    """Number of groups of channels per head that are normalized separately. Default: 1. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
+    dec_cross_attn_qk_norm_scale: float | Literal['learned'] | tuple[float | Literal['learned'], ...] | PerLayer
+    """Fixed factor of the cosines, or 'learned', one per head. Default: 10. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
     dec_cross_attn_qk_norm_dim_scale: bool | tuple[bool, ...] | PerLayer
-    """Learn a scale per head and channel instead of the fixed factor. Default: False. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
+    """Learn a scale per head and channel instead of the fixed factor. Default: False. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
     dec_cross_attn_qk_rmsnorm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of queries and keys, per head. Default: False. ViT-22B, arXiv:2302.05442."""
     dec_cross_attn_k_rmsnorm: bool | tuple[bool, ...] | PerLayer
@@ -3009,13 +3009,13 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_attn_softmax_scale: float | None | tuple[float | None, ...] | PerLayer
     """Factor of the dot products of queries and keys; dim_head ** -0.5 if None. Default: None. Gemma 2, arXiv:2408.00118; the root: Attention Is All You Need, arXiv:1706.03762."""
     dec_attn_qk_norm: bool | tuple[bool, ...] | PerLayer
-    """L2-normalize queries and keys (cosine similarity attention). Default: False. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
+    """L2-normalize queries and keys (cosine similarity attention). Default: False. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
     dec_attn_qk_norm_groups: int | tuple[int, ...] | PerLayer
-    """Number of groups of channels per head that are normalized separately. Default: 1. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
-    dec_attn_qk_norm_scale: float | tuple[float, ...] | PerLayer
-    """Fixed factor of the cosines. Default: 10. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
+    """Number of groups of channels per head that are normalized separately. Default: 1. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
+    dec_attn_qk_norm_scale: float | Literal['learned'] | tuple[float | Literal['learned'], ...] | PerLayer
+    """Fixed factor of the cosines, or 'learned', one per head. Default: 10. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
     dec_attn_qk_norm_dim_scale: bool | tuple[bool, ...] | PerLayer
-    """Learn a scale per head and channel instead of the fixed factor. Default: False. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
+    """Learn a scale per head and channel instead of the fixed factor. Default: False. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
     dec_attn_qk_rmsnorm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of queries and keys, per head. Default: False. ViT-22B, arXiv:2302.05442."""
     dec_attn_k_rmsnorm: bool | tuple[bool, ...] | PerLayer
@@ -3489,13 +3489,13 @@ class AttentionKeywords(TypedDict, total=False):
     softmax_scale: float | None
     """Factor of the dot products of queries and keys; dim_head ** -0.5 if None. Default: None. Gemma 2, arXiv:2408.00118; the root: Attention Is All You Need, arXiv:1706.03762."""
     qk_norm: bool
-    """L2-normalize queries and keys (cosine similarity attention). Default: False. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
+    """L2-normalize queries and keys (cosine similarity attention). Default: False. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
     qk_norm_groups: int
-    """Number of groups of channels per head that are normalized separately. Default: 1. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
-    qk_norm_scale: float
-    """Fixed factor of the cosines. Default: 10. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
+    """Number of groups of channels per head that are normalized separately. Default: 1. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
+    qk_norm_scale: float | Literal['learned']
+    """Fixed factor of the cosines, or 'learned', one per head. Default: 10. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
     qk_norm_dim_scale: bool
-    """Learn a scale per head and channel instead of the fixed factor. Default: False. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
+    """Learn a scale per head and channel instead of the fixed factor. Default: False. Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; per head: Swin Transformer V2, arXiv:2111.09883."""
     qk_rmsnorm: bool
     """RMS norm of queries and keys, per head. Default: False. ViT-22B, arXiv:2302.05442."""
     k_rmsnorm: bool

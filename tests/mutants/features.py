@@ -138,6 +138,7 @@ BUGS = {
         ('a feature that mixes tokens is sliced', "if why := feature.reason('documents'):", 'if why := None:', 'test_feedforward_chunks.py'),
     ]),
     'features/heads.py': ('test_attention.py test_known_defects.py', [
+        ('a learned scale has no bound', 'self.log_scale.clamp(max=math.log(100.0)).exp()', 'self.log_scale.exp()', 'test_swin.py'),
         ('groups of a head are normed as one', 'q = l2norm(q, self.qk_norm_groups)', 'q = l2norm(q)'),
         ('keys are not scaled', 'return k * self.k_scale if self.qk_norm_dim_scale else k', 'return k'),
         ('norms of heads have an eps of their own in a stack', 'if flags.get(n) is None', 'if False', 'test_projections.py'),

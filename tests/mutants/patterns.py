@@ -40,6 +40,8 @@ BUGS = {
         ('the first ones are seen', '(own >= 0) & (key >= 0)', 'own >= 0'),
     ]),
     'patterns/images.py': ('test_patterns_of_blocks.py', [
+        ('windows across the border are joined', 'same = same & ((query < shift) == (key < shift))', 'pass'),
+        ('windows move the other way', '(place - self.shift) % side // self.window', '(place + self.shift) % side // self.window'),
         ('tiles at the right are as wide as all', 'wide = (width - left).clamp(max=columns)\n    rest', 'wide = (width - left).clamp(min=columns, max=columns)\n    rest'),
         ('the flange is on one side', 'key_columns = neighbors_of_blocks(left - side,', 'key_columns = neighbors_of_blocks(left,'),
         ('squares reach around the edge', 'rows, columns = i // width - j // width, i % width - j % width', 'rows, columns = (i - j) // width, (i - j) % width'),

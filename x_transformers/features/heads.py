@@ -3,11 +3,13 @@ softmax scale of the projections."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.modes import to_float
@@ -19,18 +21,26 @@ Heads = tuple[Tensor, Tensor, Tensor]  # q, k and v, before they are split into 
 
 
 class QKNorm(AttentionFeature):
-    """Cosine similarity attention: L2-normalize queries and keys, so that scores are cosines times a scale."""
+    """Cosine similarity attention: L2-normalize queries and keys, so that scores are cosines times a scale.
 
-    paper = 'Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442'
+    The scale 'learned' is one per head,  exp(min(l, log 100)),  10 at first.
+    """
+
+    paper = (
+        'Query-Key Normalization, arXiv:2010.04245; scales per channel: ViT-22B, arXiv:2302.05442; '
+        'per head: Swin Transformer V2, arXiv:2111.09883'
+    )
     qk_norm = flag(False, 'L2-normalize queries and keys (cosine similarity attention)')
     qk_norm_groups = flag(1, 'number of groups of channels per head that are normalized separately', size, example=2)
-    qk_norm_scale = flag(10, 'fixed factor of the cosines', positive, example=4)
+    qk_norm_scale = flag(
+        10, "fixed factor of the cosines, or 'learned', one per head", positive | one_of('learned'), example=4
+    )
     qk_norm_dim_scale = flag(False, 'learn a scale per head and channel instead of the fixed factor')
-    stored_as = {'q_scale': 'qk_norm_q_scale', 'k_scale': 'qk_norm_k_scale'}
+    stored_as = {'q_scale': 'qk_norm_q_scale', 'k_scale': 'qk_norm_k_scale', 'log_scale': 'qk_norm_log_scale'}
     requires_flag = {'qk_norm_scale': 'not qk_norm_dim_scale'}
     allows_eviction = True
     sets_on_module = ('logit_scale',)
-    tp_shards = {'q_scale': (0, 'heads'), 'k_scale': (0, 'kv_heads')}
+    tp_shards = {'q_scale': (0, 'heads'), 'k_scale': (0, 'kv_heads'), 'log_scale': (0, 'heads')}
 
     def setup(self, owner: Any) -> None:
         shape, groups = owner.shape, self.qk_norm_groups
@@ -39,16 +49,24 @@ class QKNorm(AttentionFeature):
                 f'`qk_norm_groups` got {groups}, '
                 f'it must divide the head width {shape.dim_head} into parts of more than 2 channels'
             )
+        if self.qk_norm_dim_scale and self.qk_norm_scale == 'learned':
+            raise ConfigError("`qk_norm_scale='learned'` cannot be combined with `qk_norm_dim_scale`: set one scale")
         if self.qk_norm_dim_scale:
             start = shape.dim_head**0.25
             self.q_scale = nn.Parameter(torch.full((owner.query_heads, 1, shape.dim_head), start))
             self.k_scale = nn.Parameter(torch.full((owner.key_heads, 1, shape.dim_head), start))
+        elif self.qk_norm_scale == 'learned':
+            self.log_scale = nn.Parameter(torch.full((owner.query_heads,), math.log(10.0)))
+            owner.logit_scale = 1.0
         else:
             owner.logit_scale = self.qk_norm_scale
 
     def qkv_heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
         q = l2norm(q, self.qk_norm_groups)
+        if self.qk_norm_scale == 'learned':
+            scale = self.log_scale.clamp(max=math.log(100.0)).exp().to(q.dtype)
+            return q * rearrange(scale, 'h -> h 1 1'), self.extra_keys(k, call), v
         return q * self.q_scale if self.qk_norm_dim_scale else q, self.extra_keys(k, call), v
 
     def extra_keys(self, k: Tensor, call: Any) -> Tensor:

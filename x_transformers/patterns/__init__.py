@@ -11,6 +11,7 @@
     Row(width), Column(width)              earlier pixels of the row or column, of an image in raster order
     Local2D(image, query_block, flange)    the query's tile of an image, and a flange around it
     Conv2D(image, kernel=11)               earlier pixels in a square around the query, in raster order
+    Windows2D(image, window=8, shift=0)    the query's window of an image in raster order (Swin Transformer)
     BlockPermutation(blocks, shift)        the block that is `shift` blocks later, cyclically
     RandomBlocks(block, k, seed)           random blocks, for each block of queries
     BigBird(block, window_blocks, ...)     neighboring blocks, global blocks, random blocks
@@ -65,7 +66,7 @@ from x_transformers.patterns.base import (
 from x_transformers.patterns.behind import Behind
 from x_transformers.patterns.blocks import BigBird, BlockPermutation, RandomBlocks
 from x_transformers.patterns.branches import Branch, Columns, GatherRows, Listed, Reach
-from x_transformers.patterns.images import Conv2D, Local2D, block_raster_order
+from x_transformers.patterns.images import Conv2D, Local2D, Windows2D, block_raster_order
 from x_transformers.patterns.local import BlockLocal, Local1D, Row, Sliding
 from x_transformers.patterns.strided import Column, Strided, Summary
 from x_transformers.patterns.tokens import Global
@@ -114,6 +115,7 @@ __all__ = [
     'Strided',
     'Summary',
     'Union',
+    'Windows2D',
     'as_pattern',
     'block_raster_order',
     'check_known',

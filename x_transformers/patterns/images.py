@@ -177,3 +177,58 @@ class Conv2D(Pattern):
     @property
     def size(self) -> int:
         return self.image[0] * self.image[1]
+
+
+@pattern('windows2d')
+class Windows2D(Pattern):
+    """Pixels of the query's window, of square windows that tile an image in raster order, shifted or not.
+
+        floor((i - shift mod size) / window) equal, and both before `shift` or neither,  for rows and for columns
+
+    image     rows and columns, multiples of `window`
+    window    side of a window
+    shift     by which the windows are moved; those at the borders are then smaller. Alternate with
+              `PerLayer(Windows2D(image, 8), Windows2D(image, 8, shift=4))`
+
+    Liu et al. 2021, arXiv:2103.14030
+    """
+
+    image: Pair
+    window: int = 8
+    shift: int = 0
+
+    looks_ahead = 'its windows hold later pixels on all sides'
+    cannot_cache = 'its windows hold later pixels'
+
+    def check(self) -> None:
+        self.size_of('window')
+        if not is_pair(self.image, 1) or any(side % self.window for side in self.image):
+            self.refuse('image', f'a pair of multiples of the window, {self.window}')
+        if not is_int(self.shift) or not 0 <= self.shift < self.window:
+            self.refuse('shift', f'an integer from 0 to {self.window - 1}')
+
+    def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
+        seen, width = None, self.image[1]
+        for of_query, of_key, side in ((i // width, j // width, self.image[0]), (i % width, j % width, width)):
+            (query, key), shift = (of_query, of_key), self.shift
+            same = (query - shift) % side // self.window == (key - shift) % side // self.window
+            same = same & ((query < shift) == (key < shift))
+            seen = same if seen is None else seen & same
+        return seen
+
+    def keys_bound(self, n: int, causal: bool) -> int:
+        return min(n, self.window**2)
+
+    def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
+        run, width = math.gcd(self.window, self.shift), self.image[1]  # such a part of a row lies in one window
+        first = torch.arange(ceil_div(n, run)) * run
+        sides = []
+        for place, side in ((first // width, self.image[0]), (first % width, width)):
+            start = (place - self.shift) % side // self.window * self.window
+            sides.append((start.unsqueeze(-1) + torch.arange(self.window) + self.shift) % side)
+        keys = sides[0].unsqueeze(-1) * width + sides[1].unsqueeze(-2)
+        return (Branch(Listed(run, keys.flatten(1)), self.visible),)
+
+    @property
+    def size(self) -> int:
+        return self.image[0] * self.image[1]
