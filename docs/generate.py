@@ -67,7 +67,7 @@ TOPICS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     'feedforwards': ('Feedforwards', ('feedforward', 'experts')),
     'norms': ('Norms', ('norms',)),
-    'residuals': ('Residuals', ('residuals', 'gates', 'streams', 'integrators')),
+    'residuals': ('Residuals', ('residuals', 'gates', 'streams', 'integrators', 'per_layer_embeddings')),
     'layouts': ('Layouts and depth', ('layouts', 'convolutions', 'universal', 'halting', 'recompute', 'exits')),
     'embeddings': ('Embeddings and passes of models', ('embeddings', 'passes')),
     'models': ('Memories and heads of models', ('documents', 'memory.compressive', 'memory.knn', 'readouts', 'mtp')),

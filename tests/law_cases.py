@@ -177,6 +177,7 @@ SETTINGS: dict[str, Values] = {
     **{f'ff_moe_{name}': dict(ff_moe_shared=1) for name in ('dim_shared', 'shared_gate')},
     'ff_moe_balance_per_sequence': dict(ff_moe_balance_loss=0.1),
     'ff_moe_balance_rate': dict(ff_moe_balance='bias'),
+    'altup': dict(num_residual_streams=3),
     'hyper_conn_sinkhorn_iters': dict(num_residual_streams=2),
     'hyper_conn_residual_mix': dict(num_residual_streams=2),
     'gated_multi_residual': dict(num_residual_streams=2, residual_fn_kwargs=dict(read_gate_rank=3)),
@@ -260,6 +261,7 @@ KINDS: dict[str, type[AttentionLayers]] = {
 }
 # what a flag of the model needs of the stack
 OF_THE_STACK: dict[str, Values] = {name: dict(pre_and_post_norm=True) for name in ('looped', 'max_looped_steps')}
+OF_THE_STACK['per_layer_emb'] = dict(per_layer_emb_dim=4)
 # what is refused without the flag
 ONLY_WITH = {'gated_multi_residual': ('residual_fn_kwargs',), 'attn_aft': ('attn_aft_max_len',)}
 ONLY_WITH |= {'attn_aft_max_len': ('attn_aft',), 'attn_num_clusters': ('attn_cluster', 'attn_cluster_size')}
@@ -293,6 +295,8 @@ FURTHER_EXAMPLES: dict[str, tuple[Any, ...]] = {
     'attn_kernel': ('favor', 'relu', 'identity', 'dpfp', 'rff', 'arccos'),
     'attn_kernel_update': ('delta',),
     'scale_residual': (0.5,),
+    'laurel_kind': ('gemma3n',),
+    'per_layer_emb': (True,),
     'depth_scale_residual': (0.5,),
     'num_residual_streams': (3,),
     'shift_tokens': (2, (1, 0, 0, 2)),
@@ -621,6 +625,11 @@ DEFECT_CASES = (
             'forget gates': dict(attn_data_dependent_alibi=True),  # F17
             'low rank': dict(attn_aggregated_residuals=True, attn_aggregated_residual_kwargs=dict(lora_rank=3)),  # F16
         }.items()
+    ),
+    Case(
+        'streams of Gemma 3n',
+        stack=dict(per_layer_emb_dim=3, num_residual_streams=3, altup=True, laurel_rank=2, laurel_kind='gemma3n'),
+        model=dict(per_layer_emb=True, num_memory_tokens=1),
     ),
     Case('streams, reinjected', stack=dict(num_residual_streams=3, reinject_input=True)),  # F14
     Case('streams, condition', stack=dict(num_residual_streams=3, pre_norm=False, use_adaptive_rmsnorm=True)),  # F15

@@ -507,6 +507,88 @@ def test_resi_dual(scale):
 # three inputs
 
 
+def plain_rms(t, weight):
+    return t / ((t * t).mean() + 1e-6).sqrt() * weight
+
+
+@pytest.mark.parametrize('kind', ['low_rank', 'weighted', 'gemma3n'])
+def test_laurel(kind):
+    """2411.07501, token by token: a low-rank path of the branch input beside each branch, or each self-attention."""
+    net = built(Encoder, laurel_rank=2, laurel_kind=kind, scale_residual_constant=0.5)
+    x = randn(2, 5, 6)
+    stream = x
+    for i, (norms, _, residual) in enumerate(net.layers):
+        out, y, w = branch(net, i, stream), norms[0](stream), dict(residual.named_parameters())
+        if kind == 'gemma3n' and i % 2:
+            assert not w
+            stream = out + stream / 2
+            continue
+        low = torch.stack([plain_rms(w['up.weight'] @ (w['down.weight'] @ t), w['norm.g']) for t in y.flatten(0, 1)])
+        low, (a, b) = low.view_as(y), w.get('factors', torch.ones(2, dtype=x.dtype))
+        stream = a * out + b * (stream / 2 + low) if kind != 'gemma3n' else (stream / 2 + out + y + low) / math.sqrt(2)
+    assert_close(net(x), net.final_norm(stream))
+
+
+def test_laurel_starts_without_its_path():
+    torch.manual_seed(0)
+    net, plain = Decoder(**SIZES, laurel_rank=2), Decoder(**SIZES)
+    plain.load_state_dict(net.state_dict(), strict=False)
+    x = torch.randn(2, 5, 6)
+    torch.testing.assert_close(net(x), plain(x))
+    net(x).square().sum().backward()
+    assert net.layers[0][2].norm.g.grad.abs().min() > 0
+
+
+@pytest.mark.parametrize('sides', [False, True])
+@pytest.mark.parametrize('streams', [2, 3])
+def test_altup(streams, sides):
+    """2301.13310, token by token: predict all streams, run the block on the first one, correct all by its change."""
+    more = dict(per_layer_emb_dim=3) if sides else {}
+    net = built(Encoder, num_residual_streams=streams, altup=True, depth=2, **more)
+    assert len(net.altup_blocks) == 2
+    h, each = randn(2, 5, 6), range(streams)
+
+    def alike(t, like):
+        return torch.stack([a * (b.square().mean() / a.square().mean().clamp(min=1e-5)).sqrt() for a, b in
+                            zip(t.flatten(0, 1), like.flatten(0, 1), strict=True)]).view_as(t)  # fmt: skip
+
+    def by_token(function, *tensors):
+        return torch.stack([function(*rows) for rows in zip(*(t.flatten(0, 1) for t in tensors), strict=True)])
+
+    x = [h] + [alike(h @ w.weight.T, h) for w in net.altup_ups]
+    for number, block in enumerate(net.altup_blocks):
+        w = dict(block.named_parameters())
+
+        def routed(t, w=w):
+            return torch.tanh(w['router.weight'] @ (plain_rms(t, w['norm.g']) / 6))
+
+        mixes = by_token(lambda t, w=w: (w['to_prediction.weight'] @ routed(t)).view(streams, streams), x[0])
+        mixes = mixes.view(2, 5, streams, streams)
+        x = [x[i] + sum(mixes[..., i, j, None] * x[j] for j in each) for i in each]
+        first = number * (3 if sides else 2)
+        z = x[0] + branch(net, first, x[0])
+        z = z + branch(net, first + 1, z)
+        steps = by_token(lambda t, w=w: w['to_correction.weight'] @ routed(t) + 1, z).view(2, 5, streams)
+        x = [x[i] + (z - x[0]) * steps[..., i, None] for i in each]
+        if sides:
+            side = net.layers[first + 2][1]
+            added = side.branch(x[0] * side.scale)
+            x = [x[0], *(t + added for t in x[1:])]
+    out = [x[0]] + [alike(t @ w.weight.T, x[0]) for t, w in zip(x[1:], net.altup_unembeds, strict=True)]
+    assert_close(net(h), net.final_norm(sum(out) / streams))
+
+
+def test_altup_starts_with_the_first_stream_of_a_plain_stack():
+    torch.manual_seed(0)
+    net, plain = Decoder(**SIZES, num_residual_streams=3, altup=True), Decoder(**SIZES)
+    plain.load_state_dict({n: t for n, t in net.state_dict().items() if 'altup' not in n})
+    x, seen = torch.randn(2, 5, 6), []
+    for one in (net, plain):
+        one.layers[-1][1].register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+        one(x)
+    torch.testing.assert_close(*seen)
+
+
 def test_shifts_of_three_views_are_shifts_of_tokens():
     """W14: also where the batch is smaller than the shift."""
     shift = ShiftTokens((0, 2), nn.Identity())
@@ -609,6 +691,12 @@ def test_lime_refuses_repeats_in_a_call():
         (dict(num_residual_streams=2, orthog_residual=True), 'num_residual_streams.*orthog_residual'),
         (dict(num_residual_streams=2, mv_split_residual=True), 'num_residual_streams.*mv_split_residual'),
         (dict(num_residual_streams=0), 'num_residual_streams'),
+        (dict(laurel_rank=2, num_residual_streams=2), 'laurel_rank.*both choose the residual'),
+        (dict(laurel_rank=2, gate_residual=True), 'gate_residual.*laurel_rank'),
+        (dict(laurel_rank=2, reversible=True), 'laurel_rank.*reversible'),
+        (dict(altup=True, num_residual_streams=2, qkv_receive_diff_residuals=True), 'altup.*qkv_receive_diff'),
+        (dict(altup=True, num_residual_streams=2, gate_residual=True), 'num_residual_streams.*gate_residual'),
+        (dict(altup=True, num_residual_streams=2, **GATED), 'altup.*gated_multi_residual'),
         (dict(gate_residual=True, orthog_residual=True), 'gate_residual.*orthog_residual'),
         (dict(mv_split_residual=True, orthog_residual=True), 'orthog_residual.*mv_split_residual'),
         (dict(GATED, gate_residual=True), 'gate_residual.*gated_multi_residual'),

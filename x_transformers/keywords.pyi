@@ -90,6 +90,8 @@ class StackKeywords(TypedDict, total=False):
     """Normalize the residual stream after each block. Default: False. Conformer, arXiv:2005.08100."""
     parallel_block: bool | Literal['shared']
     """Run the branches of a block in parallel, with a separate norm each (True) or one norm for all ('shared'). Default: False. PaLM, arXiv:2204.02311; GPT-NeoX, arXiv:2204.06745."""
+    per_layer_emb_dim: int | None
+    """Width of an embedding per token and block, which gates a branch. Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
     resi_dual: bool
     """Post-norm layers plus a second, unnormalized residual stream. Default: False. ResiDual, arXiv:2304.14802."""
     resi_dual_scale: float
@@ -224,6 +226,10 @@ class StackKeywords(TypedDict, total=False):
     """Use separate inputs for queries, keys and values. Default: False. Hyper-Connections, arXiv:2409.19606."""
     gate_residual: bool
     """Gate residuals: by a GRU cell, or as in `residual_fn_kwargs=dict(gate='gtrxl', ...)`. Default: False. Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764."""
+    laurel_rank: int | None
+    """Rank of a learned path beside each branch. Default: None. LAuReL, arXiv:2411.07501."""
+    laurel_kind: Literal['low_rank', 'weighted', 'gemma3n']
+    """How the path is added: 'low_rank', 'weighted' with learned factors, or 'gemma3n'. Default: 'low_rank'. LAuReL, arXiv:2411.07501."""
     orthog_residual: bool
     """Add only the component of the branch output that is orthogonal to the residual. Default: False. Revisiting Residual Connections, arXiv:2505.11881."""
     orthog_residual_over_sequence: bool
@@ -234,6 +240,8 @@ class StackKeywords(TypedDict, total=False):
     """Mix the streams by gates; needs `residual_fn_kwargs=dict(read_gate_rank=...)`. Default: False."""
     num_residual_streams: int
     """Number of residual streams. Default: 1. Hyper-Connections, arXiv:2409.19606."""
+    altup: bool
+    """AltUp: blocks compute one of the streams, the others are predicted and corrected. Default: False. Hyper-Connections, arXiv:2409.19606."""
     hyper_conn_sinkhorn_iters: int
     """Number of Sinkhorn iterations for the mixing matrix. Default: 5. Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880."""
     hyper_conn_residual_mix: Literal['sinkhorn', 'ones']
@@ -1148,6 +1156,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Normalize the residual stream after each block. Default: False. Conformer, arXiv:2005.08100."""
     enc_parallel_block: bool | Literal['shared']
     """Run the branches of a block in parallel, with a separate norm each (True) or one norm for all ('shared'). Default: False. PaLM, arXiv:2204.02311; GPT-NeoX, arXiv:2204.06745."""
+    enc_per_layer_emb_dim: int | None
+    """Width of an embedding per token and block, which gates a branch. Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
     enc_resi_dual: bool
     """Post-norm layers plus a second, unnormalized residual stream. Default: False. ResiDual, arXiv:2304.14802."""
     enc_resi_dual_scale: float
@@ -1282,6 +1292,10 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Use separate inputs for queries, keys and values. Default: False. Hyper-Connections, arXiv:2409.19606."""
     enc_gate_residual: bool
     """Gate residuals: by a GRU cell, or as in `residual_fn_kwargs=dict(gate='gtrxl', ...)`. Default: False. Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764."""
+    enc_laurel_rank: int | None
+    """Rank of a learned path beside each branch. Default: None. LAuReL, arXiv:2411.07501."""
+    enc_laurel_kind: Literal['low_rank', 'weighted', 'gemma3n']
+    """How the path is added: 'low_rank', 'weighted' with learned factors, or 'gemma3n'. Default: 'low_rank'. LAuReL, arXiv:2411.07501."""
     enc_orthog_residual: bool
     """Add only the component of the branch output that is orthogonal to the residual. Default: False. Revisiting Residual Connections, arXiv:2505.11881."""
     enc_orthog_residual_over_sequence: bool
@@ -1292,6 +1306,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Mix the streams by gates; needs `residual_fn_kwargs=dict(read_gate_rank=...)`. Default: False."""
     enc_num_residual_streams: int
     """Number of residual streams. Default: 1. Hyper-Connections, arXiv:2409.19606."""
+    enc_altup: bool
+    """AltUp: blocks compute one of the streams, the others are predicted and corrected. Default: False. Hyper-Connections, arXiv:2409.19606."""
     enc_hyper_conn_sinkhorn_iters: int
     """Number of Sinkhorn iterations for the mixing matrix. Default: 5. Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880."""
     enc_hyper_conn_residual_mix: Literal['sinkhorn', 'ones']
@@ -2188,6 +2204,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Chunk length: insert the memory tokens before every chunk of this many tokens. Default: None. Memory Transformer, arXiv:2006.11527; Vision Transformers Need Registers, arXiv:2309.16588."""
     enc_ff_deep_embed: bool
     """Scale the output of each feedforward by a learned vector per token id. Default: False. RWKV-8 (DeepEmbed), github.com/BlinkDL/RWKV-LM."""
+    enc_per_layer_emb: Mapping[str, Any] | bool | None
+    """Embeddings per token and block: True, or dict(num_tokens=...) for a table of the first tokens only. Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
     enc_recycling: bool
     """Run the stack several times, on the input plus a projection of the previous output. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2, section 1.10."""
     enc_train_max_recycle_steps: int
@@ -2342,6 +2360,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Normalize the residual stream after each block. Default: False. Conformer, arXiv:2005.08100."""
     dec_parallel_block: bool | Literal['shared']
     """Run the branches of a block in parallel, with a separate norm each (True) or one norm for all ('shared'). Default: False. PaLM, arXiv:2204.02311; GPT-NeoX, arXiv:2204.06745."""
+    dec_per_layer_emb_dim: int | None
+    """Width of an embedding per token and block, which gates a branch. Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
     dec_resi_dual: bool
     """Post-norm layers plus a second, unnormalized residual stream. Default: False. ResiDual, arXiv:2304.14802."""
     dec_resi_dual_scale: float
@@ -2476,6 +2496,10 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Use separate inputs for queries, keys and values. Default: False. Hyper-Connections, arXiv:2409.19606."""
     dec_gate_residual: bool
     """Gate residuals: by a GRU cell, or as in `residual_fn_kwargs=dict(gate='gtrxl', ...)`. Default: False. Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764."""
+    dec_laurel_rank: int | None
+    """Rank of a learned path beside each branch. Default: None. LAuReL, arXiv:2411.07501."""
+    dec_laurel_kind: Literal['low_rank', 'weighted', 'gemma3n']
+    """How the path is added: 'low_rank', 'weighted' with learned factors, or 'gemma3n'. Default: 'low_rank'. LAuReL, arXiv:2411.07501."""
     dec_orthog_residual: bool
     """Add only the component of the branch output that is orthogonal to the residual. Default: False. Revisiting Residual Connections, arXiv:2505.11881."""
     dec_orthog_residual_over_sequence: bool
@@ -2486,6 +2510,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Mix the streams by gates; needs `residual_fn_kwargs=dict(read_gate_rank=...)`. Default: False."""
     dec_num_residual_streams: int
     """Number of residual streams. Default: 1. Hyper-Connections, arXiv:2409.19606."""
+    dec_altup: bool
+    """AltUp: blocks compute one of the streams, the others are predicted and corrected. Default: False. Hyper-Connections, arXiv:2409.19606."""
     dec_hyper_conn_sinkhorn_iters: int
     """Number of Sinkhorn iterations for the mixing matrix. Default: 5. Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880."""
     dec_hyper_conn_residual_mix: Literal['sinkhorn', 'ones']
@@ -3382,6 +3408,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Chunk length: insert the memory tokens before every chunk of this many tokens. Default: None. Memory Transformer, arXiv:2006.11527; Vision Transformers Need Registers, arXiv:2309.16588."""
     dec_ff_deep_embed: bool
     """Scale the output of each feedforward by a learned vector per token id. Default: False. RWKV-8 (DeepEmbed), github.com/BlinkDL/RWKV-LM."""
+    dec_per_layer_emb: Mapping[str, Any] | bool | None
+    """Embeddings per token and block: True, or dict(num_tokens=...) for a table of the first tokens only. Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
     dec_recycling: bool
     """Run the stack several times, on the input plus a projection of the previous output. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2, section 1.10."""
     dec_train_max_recycle_steps: int
@@ -3980,6 +4008,8 @@ class TransformerWrapperKeywords(TypedDict, total=False):
     """Chunk length: insert the memory tokens before every chunk of this many tokens. Default: None. Memory Transformer, arXiv:2006.11527; Vision Transformers Need Registers, arXiv:2309.16588."""
     ff_deep_embed: bool
     """Scale the output of each feedforward by a learned vector per token id. Default: False. RWKV-8 (DeepEmbed), github.com/BlinkDL/RWKV-LM."""
+    per_layer_emb: Mapping[str, Any] | bool | None
+    """Embeddings per token and block: True, or dict(num_tokens=...) for a table of the first tokens only. Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
     recycling: bool
     """Run the stack several times, on the input plus a projection of the previous output. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2, section 1.10."""
     train_max_recycle_steps: int
@@ -4484,6 +4514,8 @@ class AttentionLayersInputs(TypedDict, total=False):
     """n | b n, positions of the new tokens, negative for tokens without a position"""
     condition: Tensor | None
     """b d | b n d"""
+    per_layer_embeds: Tensor | None
+    """b n e"""
     document_ids: Tensor | None
     """b n, document of each token"""
     segment_ids: Tensor | None
@@ -4625,6 +4657,8 @@ class PrefixDecoderInputs(TypedDict, total=False):
     """n | b n, positions of the new tokens, negative for tokens without a position"""
     condition: Tensor | None
     """b d | b n d"""
+    per_layer_embeds: Tensor | None
+    """b n e"""
     document_ids: Tensor | None
     """b n, document of each token"""
     segment_ids: Tensor | None
@@ -4777,6 +4811,8 @@ class TransformerWrapperInputs(TypedDict, total=False):
     """n | b n, positions of the new tokens, negative for tokens without a position"""
     condition: Tensor | None
     """b d | b n d"""
+    per_layer_embeds: Tensor | None
+    """b n e"""
     document_ids: Tensor | None
     """b n, document of each token"""
     segment_ids: Tensor | None
@@ -5013,6 +5049,8 @@ class AutoregressiveWrapperInputs(TypedDict, total=False):
     """n | b n, positions of the new tokens, negative for tokens without a position"""
     condition: Tensor | None
     """b d | b n d"""
+    per_layer_embeds: Tensor | None
+    """b n e"""
     document_ids: Tensor | None
     """b n, document of each token"""
     segment_ids: Tensor | None
@@ -5207,6 +5245,8 @@ class StreamInputs(TypedDict, total=False):
     """n | b n, positions of the new tokens, negative for tokens without a position"""
     condition: Tensor | None
     """b d | b n d"""
+    per_layer_embeds: Tensor | None
+    """b n e"""
     document_ids: Tensor | None
     """b n, document of each token"""
     segment_ids: Tensor | None
@@ -5403,6 +5443,8 @@ class GenerateInputs(TypedDict, total=False):
     """n | b n, positions of the new tokens, negative for tokens without a position"""
     condition: Tensor | None
     """b d | b n d"""
+    per_layer_embeds: Tensor | None
+    """b n e"""
     document_ids: Tensor | None
     """b n, document of each token"""
     segment_ids: Tensor | None
@@ -5600,6 +5642,8 @@ class BeamSearchInputs(TypedDict, total=False):
     """n | b n, positions of the new tokens, negative for tokens without a position"""
     condition: Tensor | None
     """b d | b n d"""
+    per_layer_embeds: Tensor | None
+    """b n e"""
     document_ids: Tensor | None
     """b n, document of each token"""
     segment_ids: Tensor | None

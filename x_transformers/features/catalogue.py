@@ -30,6 +30,7 @@ from x_transformers.features import (
     outputs,
     passes,
     patterns,
+    per_layer_embeddings,
     polar,
     readouts,
     recompute,
@@ -223,6 +224,7 @@ STACK: tuple[type[Feature], ...] = (
     norms.PreAndPostNorm,
     convolutions.BlockNorm,
     layouts.ParallelBlock,
+    per_layer_embeddings.PerLayerEmbeddings,  # its layers have no norms
     residuals.ResiDual,
     documents.DocumentsInStack,
     two_streams.SegmentsInStack,
@@ -274,6 +276,7 @@ STACK: tuple[type[Feature], ...] = (
     layouts.ReinjectInput,
     integrators.ReceiveViews,
     gates.GateResidual,
+    residuals.Laurel,
     residuals.OrthogResidual,
     residuals.MVSplitResidual,
     streams.UseGatedMultiResidual,
@@ -309,6 +312,7 @@ MODEL: tuple[type[Feature], ...] = (
     embeddings.ClassTokens,
     embeddings.MemoryTokens,
     embeddings.DeepEmbeds,
+    per_layer_embeddings.PerLayerTables,  # after all that prepend tokens
     passes.Recycling,
     passes.Looped,
     compressive.CompressiveMemory,

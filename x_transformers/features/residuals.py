@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from x_transformers.core.modes import at_least_float, draw_number
 from x_transformers.core.own_modules import filter_inputs
 from x_transformers.features.levels import StackFeature
-from x_transformers.features.norms import Scale
+from x_transformers.features.norms import RMSNorm, Scale
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -27,8 +27,11 @@ from x_transformers.flags import (
     each,
     flag,
     is_number,
+    none,
     number,
+    one_of,
     probability,
+    size,
     warn_once,
 )
 
@@ -146,6 +149,27 @@ class MVSplitResidualUpdate(nn.Module):
         mean_out, mean_residual = self.means(torch.cat((x, residual), dim=-1), mask, call).chunk(2, dim=-1)
         alpha, beta = (self.to_alpha(mean_out), self.to_beta(mean_out)) if self.learned else (self.alpha, self.beta)
         return residual + (x - mean_out) * beta + (mean_out - mean_residual) * alpha
+
+
+class LaurelResidual(Residual):
+    """Residual with a low-rank path from the branch input, which `Laurel` keeps in the call."""
+
+    def __init__(self, dim: int, *args: Any, rank: int, kind: str, **options: Any) -> None:
+        super().__init__(dim, *args, **options)
+        self.kind = kind
+        self.down, self.up = nn.Linear(dim, rank, bias=False), nn.Linear(rank, dim, bias=False)
+        self.norm = RMSNorm(dim, eps=1e-6)
+        nn.init.zeros_(self.norm.g)
+        self.factors = nn.Parameter(torch.ones(2)) if kind == 'weighted' else None
+
+    def forward(self, x: Tensor, residual: Tensor, *, call: Any, **extra: Any) -> Tensor:
+        branch_input = call.ctx(Laurel).branch_input
+        low = self.norm(self.up(self.down(branch_input)))
+        if self.kind == 'gemma3n':
+            return (super().forward(x, residual) + branch_input + low) * 0.5**0.5
+        if self.factors is None:
+            return super().forward(x + low, residual)
+        return super().forward(self.factors[0] * x + self.factors[1] * low, self.factors[1] * residual)
 
 
 def shift(t: Tensor, amount: int, mask: Tensor | None = None) -> Tensor:
@@ -296,6 +320,40 @@ class ResidualScale(StackFeature):
 
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
         return branch if self.factor == 1 else Scale(self.factor, branch)
+
+
+class Laurel(StackFeature):
+    """Learned augmented residuals (LAuReL): a path of low rank beside each branch, from its input y.
+
+    low = norm(W_up W_down y)                     the weight of the norm is 0 at first
+    low_rank    x + out + low
+    weighted    a out + b (x + low)               a and b learned, 1 at first
+    gemma3n     (x + out + y + low) / sqrt(2)     in self-attention layers only
+    """
+
+    paper = 'LAuReL, arXiv:2411.07501'
+    laurel_rank = flag(None, 'rank of a learned path beside each branch', size | none, example=3)
+    laurel_kind = flag(
+        'low_rank',
+        "how the path is added: 'low_rank', 'weighted' with learned factors, or 'gemma3n'",
+        one_of('low_rank', 'weighted', 'gemma3n'),
+        example='weighted',
+    )
+    requires_flag = {'laurel_kind': 'laurel_rank'}
+    clashes = {'qkv_receive_diff_residuals': 'a branch has several inputs'}
+    refuses = {'some tokens': 'residuals add the branch inputs of all tokens'}
+
+    def residual(self, *args: Any, layer_index: int, **options: Any) -> nn.Module:
+        if self.laurel_kind == 'gemma3n' and self.owner.layer_types[layer_index] != 'a':
+            return Residual(*args, layer_index=layer_index, **options)
+        own: dict[str, Any] = dict(rank=self.laurel_rank, kind=self.laurel_kind)
+        return LaurelResidual(*args, layer_index=layer_index, **own, **options)
+
+    def keep_branch_input(self, x: Tensor, layer: Any, call: Any) -> Tensor:
+        call.ctx(self).branch_input = x
+        return x
+
+    normed = keep_branch_input
 
 
 class OrthogResidual(StackFeature):

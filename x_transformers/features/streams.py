@@ -11,8 +11,10 @@ import torch
 from einops import einsum, rearrange, reduce
 from torch import Tensor, nn
 
+from x_transformers.core.modes import at_least_float
 from x_transformers.features.integrators import ReceiveViews
 from x_transformers.features.levels import StackFeature
+from x_transformers.features.norms import RMSNorm
 from x_transformers.features.residuals import drop_scales
 from x_transformers.flags import ConfigError, count, flag, is_int, one_of, size, warn_once
 
@@ -169,10 +171,16 @@ class ResidualStreams(StackFeature):
     paper = 'Hyper-Connections, arXiv:2409.19606'
     refuses = {'some tokens': 'the streams are part of the batch axis'}
     num_residual_streams = flag(1, 'number of residual streams', size, example=2)
+    altup = flag(False, 'AltUp: blocks compute one of the streams, the others are predicted and corrected')
+    requires_flag = {'altup': 'num_residual_streams'}
     clashes = dict.fromkeys(
         ('gate_residual', 'orthog_residual', 'mv_split_residual'), 'it supports a single residual stream'
     )
     stored_as = {'embedding': 'stream_emb'}
+
+    @classmethod
+    def variant(cls, values: Any) -> type[ResidualStreams]:
+        return AltUp if values['altup'] else cls
 
     def setup(self, owner: Any) -> None:
         self.embedding = nn.Parameter(torch.zeros(self.num_residual_streams, owner.dim))
@@ -183,6 +191,112 @@ class ResidualStreams(StackFeature):
 
     def stack_output(self, x: Tensor, call: Any) -> Tensor:
         return reduce(x, '(b s) n d -> b n d', 'sum', s=self.num_residual_streams)
+
+
+class AltUpBlock(nn.Module):
+    """Predict and correct the streams (s b n d) around a block, see `AltUp`."""
+
+    def __init__(self, dim: int, streams: int) -> None:
+        super().__init__()
+        self.norm, self.router = RMSNorm(dim, eps=1e-6), nn.Linear(dim, streams, bias=False)
+        self.to_prediction = nn.Linear(streams, streams * streams, bias=False)
+        self.to_correction = nn.Linear(streams, streams, bias=False)
+        for linear in (self.to_prediction, self.to_correction):
+            nn.init.zeros_(linear.weight)
+
+    def route(self, x: Tensor) -> Tensor:
+        return (self.router(self.norm(x) / x.shape[-1])).tanh()
+
+    def predict(self, streams: Tensor) -> Tensor:
+        mix = rearrange(self.to_prediction(self.route(streams[0])), 'b n (t s) -> b n t s', s=len(streams))
+        return streams + einsum(mix, streams, 'b n t s, s b n d -> t b n d')
+
+    def correct(self, x: Tensor, predicted: Tensor) -> Tensor:
+        factors = rearrange(self.to_correction(self.route(x)) + 1, 'b n s -> s b n 1')
+        return predicted + (x - predicted[0]) * factors
+
+
+class AltUpSide(nn.Module):
+    """Add the output of a per-layer embedding to all streams but the one that blocks compute."""
+
+    def __init__(self, dim: int, branch: nn.Module) -> None:
+        super().__init__()
+        self.branch, self.scale = branch, nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Tensor, *, altup: Any, **inputs: Any) -> Tensor:
+        streams = altup.streams
+        altup.streams = torch.cat((streams[:1], streams[1:] + self.branch(x * self.scale, **inputs)))
+        return torch.zeros_like(x)
+
+
+def match_power(t: Tensor, like: Tensor) -> Tensor:
+    """Scale vectors so that their mean square is that of others, except where it is below 1e-5."""
+    power, own = (v.to(at_least_float(v.dtype)).square().mean(dim=-1, keepdim=True) for v in (like, t))
+    return (t * (power.sqrt() * own.clamp(min=1e-5).rsqrt())).to(t.dtype)
+
+
+class AltUp(ResidualStreams):
+    """AltUp: s streams, of which each block computes the first; the others are predicted and corrected.
+
+        X_0 = x,  X_i = U_i x                           at first, of the mean square of x
+        X  = X + A(X_0) X                               before a block, A (s, s) per token
+        z  = block(X_0)
+        X  = X + (z - X_0) (c(z) + 1)                   after it, c (s) per token
+        out = mean over streams of X_0 and V_i X_i      V_i X_i of the mean square of X_0
+
+    A and c are linear in m(t) = tanh(W_r norm(t) / d), and 0 at first. Between the stages of a block the residual
+    stream is the first stream; per-layer embeddings are added to the others.
+    """
+
+    paper = 'AltUp, arXiv:2301.13310; Gemma 3n'
+    refuses = {'some tokens': 'it changes all streams of every token around blocks'}
+    stored_as = {'blocks': 'altup_blocks', 'ups': 'altup_ups', 'unembeds': 'altup_unembeds'}
+
+    def setup(self, owner: Any) -> None:
+        if owner.features.find(UseGatedMultiResidual) is not None:
+            raise ConfigError('`altup` cannot be combined with `gated_multi_residual`: both define the streams')
+        if owner.features.find(ReceiveViews) is not None:
+            raise ConfigError('`altup` cannot be combined with `qkv_receive_diff_residuals`: branches have one input')
+        streams, self.length = self.num_residual_streams, owner.len_default_block
+        blocks = (len(owner.layer_types) + self.length - 1) // self.length
+        self.blocks: Any = nn.ModuleList(AltUpBlock(owner.dim, streams) for _ in range(blocks))
+        self.ups, self.unembeds = (
+            nn.ModuleList(nn.Linear(owner.dim, owner.dim, bias=False) for _ in range(streams - 1)) for _ in range(2)
+        )
+
+    def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
+        return AltUpSide(self.owner.dim, branch) if kind == 'p' else branch
+
+    def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
+        return {**inputs, 'altup': call.ctx(self)} if layer.kind == 'p' else inputs
+
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
+        call.ctx(self).streams = torch.stack([x, *(match_power(up(x), x) for up in self.ups)])
+        call.ctx(self).block = None
+        return x
+
+    def correct(self, x: Tensor, call: Any) -> Tensor:
+        """Correct the streams after the block that has run, if any."""
+        own = call.ctx(self)
+        if own.block is None:
+            return x
+        own.streams, own.block = self.blocks[own.block].correct(x, own.streams), None
+        return own.streams[0]
+
+    def layer_input(self, x: Tensor, layer: Any, call: Any) -> Tensor:
+        own, begins = call.ctx(self), layer.index % self.length == 0
+        if begins or layer.kind == 'p':
+            x = self.correct(x, call)
+        if not begins or layer.kind == 'p':
+            return x
+        own.block = layer.index // self.length
+        own.streams = self.blocks[own.block].predict(torch.cat((x.unsqueeze(0), own.streams[1:])))
+        return own.streams[0]
+
+    def stack_output(self, x: Tensor, call: Any) -> Tensor:
+        x = self.correct(x, call)
+        others = zip(self.unembeds, call.ctx(self).streams[1:], strict=True)
+        return torch.stack([x, *(match_power(unembed(t), x) for unembed, t in others)]).mean(dim=0)
 
 
 class HyperConnections(StackFeature):
@@ -200,7 +314,7 @@ class HyperConnections(StackFeature):
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
-        return values['num_residual_streams'] > 1 and not values.get('gated_multi_residual')
+        return values['num_residual_streams'] > 1 and not (values.get('gated_multi_residual') or values.get('altup'))
 
     def residual(self, *args: Any, layer_index: int, **options: Any) -> nn.Module:
         options = drop_scales('num_residual_streams', options, 'scale_residual', 'scale_residual_constant')
