@@ -182,6 +182,10 @@ WAYS: dict[str, Way] = {
     'Sinkhorn': Way(sinkhorn, False, peer='sinkhorn-transformer', goal=1.3),
     # chosen keys
     'MoBA, causal': Way(lambda n, s: {'moba_block': s.of(256), 'moba_topk': 4}, decodes=True),
+    'sparse indexer, causal': Way(
+        lambda n, s: {'indexer': True, 'indexer_heads': 4, 'indexer_dim': s.of(32), 'indexer_topk': s.of(512)},
+        decodes=True,
+    ),
     # stacks
     'reversible, depth 8': Way(**stack(reversible=True)),
     'feedforward in 8 chunks, depth 8': Way(**stack(ff_chunks=8, ff_chunk_checkpoint=True)),

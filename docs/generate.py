@@ -61,8 +61,8 @@ TOPICS: dict[str, tuple[str, tuple[str, ...]]] = {
     'sub-quadratic': (
         'Sub-quadratic attention and recurrent layers',
         (
-            'clusters.clusters', 'clusters.lsh', 'selected.moba', 'linear.attention', 'linear.aft', 'patterns',
-            'linformer', 'spans',
+            'clusters.clusters', 'clusters.lsh', 'selected.moba', 'selected.indexer', 'linear.attention',
+            'linear.aft', 'patterns', 'linformer', 'spans',
         ),
     ),
     'feedforwards': ('Feedforwards', ('feedforward', 'experts')),

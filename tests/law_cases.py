@@ -129,6 +129,8 @@ class Neighbours(nn.Module):
 
 # cases of flags, from the catalogue
 
+INDEXER = dict(attn_indexer=True, attn_indexer_heads=2, attn_indexer_dim=8, attn_indexer_topk=3)
+INDEXER_FLAGS = ('indexer', *(f'indexer_{name}' for name in 'heads dim topk rotary loss_weight warmup'.split()))
 HYBRID = dict(attn_hybrid_module=Neighbours())
 LSH = dict(attn_cluster='lsh', attn_cluster_size=2, attn_lsh_buckets=4)
 ROUTING = dict(attn_cluster='routing', attn_num_clusters=2, attn_cluster_size=2)
@@ -225,6 +227,8 @@ SETTINGS: dict[str, Values] = {
     **{f'attn_{name}': SINKHORN for name in ('sinkhorn_iters', 'sinkhorn_temp', 'sinkhorn_gumbel', 'sortcut')},
     **{f'attn_{name}': SORTING_NET for name in ('sinkhorn_sort', 'cluster_blocks')},
     'attn_moba_topk': dict(attn_moba_block=2),
+    **{f'attn_{name}': INDEXER for name in INDEXER_FLAGS},
+    'attn_indexer_rotary': dict(**INDEXER, rotary_pos_emb=True),
     'attn_dpfp_nu': dict(attn_kernel='dpfp'),
     'attn_rff_sigma': dict(attn_kernel='rff'),
     'attn_hybrid_module': HYBRID,

@@ -104,7 +104,7 @@ COUNTED = 'inputs of the user are those of the tokens, without what a model puts
 IN_CALLS = {
     r'`cluster` cannot be combined with `(polar_pos_emb|kv_input_residual|mems|attn_bias)`: .*': 'as it says',
     r'`cluster` cannot be combined with (keys that other flags put in front|`\w+`, which has no form.*)': 'it has clusters',
-    r'`moba_block` cannot be combined with `mems`: its blocks are counted .*': 'segments are not whole',
+    r'`(moba_block|indexer)` cannot be combined with `mems`: its? .*': 'segments are not whole',
     r'`sparse_pattern` cannot be combined with `\w+`, which has no form for one query and one key': 'nor has it all pairs',
     r'`kernel` cannot be combined with `((rotary|polar)_pos_emb|attn_bias)`: .*': 'it has no scores, and no turned keys',
     r'`linformer_k` cannot be combined with `((rotary|polar)_pos_emb|attn_bias)`: .*': 'the same',

@@ -226,6 +226,7 @@ NO_EFFECT = {
     'attn_flash=False': 'kernels give the same numbers: law 7',
     'attn_sparse_topk=50': 'there are fewer keys',
     'attn_moba_topk=50': 'there are fewer blocks',
+    'attn_indexer_loss_weight': 'the weight of a loss: see test_selected',
     'cross, attn_sparse_topk=50': 'there are fewer keys',
     'knn_mem_search': 'few are stored, which are all found: see test_knn_memory',
     'act_dense': 'tokens that have halted keep their state: see test_halting',
@@ -297,6 +298,10 @@ NO_GRADIENT = {
     'to_next_embed_pred.2.weight': 'read by `return_next_embed_pred`: see test_model_features',
     'pooler.weight': 'read by `return_pooled`: see test_embeddings_and_heads',
     'pooler.bias': 'read by `return_pooled`: see test_embeddings_and_heads',
+    **dict.fromkeys(
+        ('to_index_q.weight', 'to_index_k.weight', 'index_norm.weight', 'index_norm.bias', 'to_index_weights.weight'),
+        'learns from its own loss: see test_selected',
+    ),
     'two_stream_w': 'read by queries: see test_permutation',
     **{
         f'mtp.{at}.{name}': 'learns from the loss of AutoregressiveWrapper: see test_mtp'
@@ -654,7 +659,7 @@ def test_cache_of_a_window(case):
 NOT_IN_MEMORIES = (
     'shift_tokens mv_split_residual reinject_input in_attn_cond in_attn_cond_per_row integrate_layers'
     ' attn_aggregated_residuals qkv_receive_diff_residuals attn_hybrid_module recurrent_module self_attn_kv_residuals'
-    ' recycling looped attn_cluster attn_moba_block'
+    ' recycling looped attn_cluster attn_moba_block attn_indexer'
     ' attn_aft cross_attn_aft cross_attn_linformer_k cross_attn_sparse_pattern per_layer_abs_pos_emb tupe_pos'
     ' coord_pos_emb ut_transition conv_module'
     ' cmem_len cmem_ratio cmem_fn cmem_loss cmem_loss_weight cmem_init'  # pairs: see test_compressive_memory

@@ -1,5 +1,7 @@
 """Attention to chosen keys: plain loops, exact limits, what a cache holds, and what it costs."""
 
+import math
+
 import pytest
 import torch
 from building import vectors
@@ -9,6 +11,7 @@ from oracles import assert_close as assert_near
 
 from x_transformers import Attention, Decoder, Encoder
 from x_transformers.flags import ConfigError
+from x_transformers.training import AuxLosses
 
 N = 23
 SIZES = dict(heads=4, dim_head=6, kv_heads=2, causal=True)
@@ -68,14 +71,113 @@ def test_moba_is_its_formula_and_so_are_its_gradients(topk):
         assert_close(own, other)
 
 
-FAR = dict(moba_block=dict(moba_block=BLOCK, moba_topk=9), one_block=dict(moba_block=50, moba_topk=1))
+INDEXER = dict(indexer=True, indexer_heads=2, indexer_dim=8)
+TURNED = 4
+
+
+def turn(x, kind):
+    """Rotate vectors (n d) of tokens 0, 1, ... in their first channels, one pair of channels at a time."""
+    x = x.detach().clone()
+    for token in range(len(x)):
+        for pair in range(TURNED // 2):
+            a, b = (2 * pair, 2 * pair + 1) if kind == 'pairs' else (pair, pair + TURNED // 2)
+            angle = token * 10000 ** (-2 * pair / TURNED)
+            turned = complex(float(x[token, a]), float(x[token, b])) * complex(math.cos(angle), math.sin(angle))
+            x[token, a], x[token, b] = turned.real, turned.imag
+    return x
+
+
+def indexer_by_hand(attn, x, topk, dense, kind=None):
+    """The output and the loss of the indexer, one query at a time."""
+    (q, k, v), x = qkv_of(attn, x), x.detach()
+    if kind is not None:
+        q, k = (torch.stack([torch.stack([turn(h, 'pairs') for h in row]) for row in t.detach()]) for t in (q, k))
+    outs, total = [], 0.0
+    for b in range(len(x)):
+        own_k, own_q = attn.index_norm(attn.to_index_k(x[b])), attn.to_index_q(x[b]).unflatten(-1, (2, 8))
+        weights = attn.to_index_weights(x[b])
+        if kind is not None:
+            own_k, own_q = turn(own_k, kind), torch.stack([turn(own_q[:, h], kind) for h in range(2)], dim=1)
+        for t in range(N):
+            index = (weights[t] @ (own_q[t] @ own_k[: t + 1].T).relu()) * (2 * 8) ** -0.5
+            best = sorted(range(t + 1), key=lambda s: (-float(index[s].detach()), s))
+            best = sorted(best[: t + 1 if dense else topk])
+            maps = [((k[b, h, best] @ q[b, h, t]) * 6**-0.5).softmax(dim=0) for h in range(4)]
+            outs.append(torch.cat([maps[h] @ v[b, h, best] for h in range(4)]))
+            p = sum(maps).detach() / 4
+            total = total + (p * (p.log() - index[best].log_softmax(dim=0))).sum()
+    return attn.to_out(torch.stack(outs).unflatten(0, (len(x), N))), total / (len(x) * N)
+
+
+@pytest.mark.parametrize('topk, warmup', [(3, False), (14, False), (3, True), (40, False)])
+def test_the_indexer_is_its_formula_and_learns_from_its_loss_alone(topk, warmup):
+    attn, x = layer(**INDEXER, indexer_topk=topk, indexer_warmup=warmup).train(), vectors(2, N, 16).requires_grad_()
+    with AuxLosses() as aux:
+        out = attn(x)
+    want, loss = indexer_by_hand(attn, x, topk, warmup)
+    assert_close(out, want)
+    assert_close(aux.by_name['indexer'], loss)
+    wanted = [x, *attn.parameters()]
+    grads = (
+        torch.autograd.grad(t.square().sum() + own, wanted) for t, own in ((out, aux.by_name['indexer']), (want, loss))
+    )
+    for own, other in zip(*grads, strict=True):
+        assert_close(own, other)
+    learned = [name for name, _ in attn.named_parameters() if 'index' in name]
+    of_loss = torch.autograd.grad(indexer_loss(attn, x), wanted, allow_unused=True)
+    names = ['x', *(name for name, _ in attn.named_parameters())]
+    assert {name for name, grad in zip(names, of_loss, strict=True) if grad is not None} == set(learned)
+    with AuxLosses() as aux:
+        attn.eval()(x)
+    assert not aux.by_name
+
+
+def indexer_loss(attn, x):
+    with AuxLosses() as aux:
+        attn(x)
+    return aux.by_name['indexer']
+
+
+@pytest.mark.parametrize('kind', ['half', 'pairs'])
+def test_the_indexer_turns_its_first_channels(kind):
+    attn, x = layer(**INDEXER, indexer_topk=4, indexer_rotary=kind), vectors(2, N, 16)
+    rates = 10000 ** (-2 * torch.arange(TURNED // 2, dtype=torch.float64) / TURNED)
+    angles = (torch.arange(N).unsqueeze(-1) * rates).repeat_interleave(2, dim=-1)[None]
+    assert_close(attn(x, rotary_pos_emb=(angles, 1.0)), indexer_by_hand(attn, x, 4, False, kind)[0])
+
+
+def test_padding_has_no_part_in_the_loss_of_the_indexer():
+    attn, x = layer(**INDEXER, indexer_topk=3).train(), vectors(2, N, 16)
+    losses = []
+    for given in (dict(x=x, mask=torch.arange(N).expand(2, -1) >= 7), dict(x=x[:, 7:])):
+        with AuxLosses() as aux:
+            attn(**given)
+        losses.append(aux.by_name['indexer'])
+    assert_close(*losses)
+
+
+def test_the_indexer_holds_no_scores_of_all_heads_and_keys():
+    attn, n = Attention(16, heads=8, dim_head=4, causal=True, **INDEXER, indexer_topk=16).train(), 512
+    with Costs() as costs, pytest.MonkeyPatch.context() as patch:
+        patch.setattr('x_transformers.core.rows.LARGE', {'cpu': 2**12, 'cuda': 2**12})
+        patch.setattr('x_transformers.core.rows.BLOCK', {'cpu': 2**12, 'cuda': 2**12})
+        patch.setattr('x_transformers.core.rows.FEWEST_ROWS', 8)
+        attn(torch.randn(1, n, 16)).sum().backward()
+    assert costs.largest < n * n / 4
+
+
+FAR = dict(
+    indexer=dict(**INDEXER, indexer_topk=N),
+    moba_block=dict(moba_block=BLOCK, moba_topk=9),
+    one_block=dict(moba_block=50, moba_topk=1),
+)
 
 
 @pytest.mark.parametrize('name', FAR)
 def test_with_all_keys_chosen_it_is_dense(name):
     dense, x = layer(), vectors(2, N, 16)
     chosen = layer(**FAR[name])
-    chosen.load_state_dict(dense.state_dict())
+    chosen.load_state_dict(dense.state_dict(), strict=False)
     assert_close(chosen(x), dense(x))
     bias = vectors(4, N, N)
     assert_close(chosen(x, attn_bias=bias), dense(x, attn_bias=bias))
@@ -84,13 +186,22 @@ def test_with_all_keys_chosen_it_is_dense(name):
     assert_close(chosen(x, attn_mask=mask.expand(2, 4, N, N)), dense(x, attn_mask=mask.expand(2, 4, N, N)))
 
 
-KINDS = {'moba': dict(attn_moba_block=BLOCK, attn_moba_topk=2)}
+INDEXED = {f'attn_{name}': value for name, value in INDEXER.items()} | dict(attn_indexer_topk=3)
+LATENTS = dict(attn_use_latent_q=True, attn_dim_latent_q=6, attn_use_latent_kv=True, attn_dim_latent_kv=6)
+KINDS = {
+    'moba': dict(attn_moba_block=BLOCK, attn_moba_topk=2),
+    'indexer': INDEXED,
+    'latents': dict(**INDEXED, **LATENTS, attn_dim_latent_rope=4, attn_kv_heads=4),
+    'latents, absorbed': dict(**INDEXED, **LATENTS, attn_dim_latent_rope=4, attn_kv_heads=4, attn_latent_absorb=True),
+}
 
 
 def stack(name, **flags):
     return (
         randomise(
-            Decoder(dim=16, depth=2, heads=4, attn_dim_head=6, attn_kv_heads=2, verbose=False, **KINDS[name], **flags)
+            Decoder(
+                dim=16, depth=2, heads=4, attn_dim_head=6, verbose=False, **{'attn_kv_heads': 2, **KINDS[name], **flags}
+            )
         )
         .double()
         .eval()
@@ -137,7 +248,7 @@ def test_pieces_with_a_cache_are_the_whole(name, pieces):
     assert_close(torch.cat(outs, dim=1)[mask], want[mask])
 
 
-@pytest.mark.parametrize('name', KINDS)
+@pytest.mark.parametrize('name', ['moba', 'indexer'])
 def test_its_maps_are_its_weights(name):
     net, x = stack(name), vectors(2, N, 16)
     attn = net.layers[0][1]
@@ -193,8 +304,64 @@ def test_moba_grows_with_the_length(backward):
         (lambda: Attention(8, causal=True, moba_block=4, sparse_pattern='sliding'), 'both choose'),
         (lambda: Attention(8, causal=True, moba_block=4, talking_heads=True), 'cannot be combined'),
         (lambda: Attention(8, causal=True, moba_block=4, flash=True), 'cannot be combined'),
+        (lambda: Attention(8, indexer=True), '`indexer` needs `causal`'),
+        (lambda: Attention(8, causal=True, indexer=True, indexer_dim=7), '`indexer_dim` must be even'),
+        (lambda: Attention(8, causal=True, indexer=True, indexer_rotary='rows'), '`indexer_rotary`'),
+        (lambda: Attention(8, causal=True, indexer=True, indexer_loss_weight=-1), '`indexer_loss_weight`'),
+        (lambda: Attention(8, causal=True, indexer=True, moba_block=4), 'both choose'),
     ],
 )
 def test_what_cannot_be_is_refused(make, text):
     with pytest.raises(ConfigError, match=text):
         make()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind, rotary', [('deepseek_v32', 'half'), ('glm_moe_dsa', 'pairs')])
+def test_the_indexer_is_that_of_transformers(kind, rotary):
+    """The attention layer of a small model: its full pass, whose angles and softmax are in float32."""
+    transformers = pytest.importorskip('transformers', minversion='5.24')
+    sizes = dict(hidden_size=32, intermediate_size=40, moe_intermediate_size=16, n_routed_experts=4, n_group=1)
+    sizes |= dict(num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=4, num_experts_per_tok=2)
+    sizes |= dict(q_lora_rank=12, kv_lora_rank=10, qk_rope_head_dim=4, qk_nope_head_dim=6, v_head_dim=5, topk_group=1)
+    sizes |= dict(index_n_heads=16, index_head_dim=8, index_topk=5, first_k_dense_replace=1, vocab_size=50)
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(kind, **sizes)
+    model = transformers.AutoModelForCausalLM.from_config(config).double().eval()
+    theirs, seen = model.model.layers[0].self_attn, {}
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+
+    def keep(module, args, kwargs, out):
+        seen.update(x=args[0] if args else kwargs['hidden_states'], out=out[0])
+
+    theirs.register_forward_hook(keep, with_kwargs=True)
+    model(torch.randint(0, 50, (2, 20)))
+    ours = Attention(
+        32, heads=4, dim_head=10, value_dim_head=5, causal=True, use_latent_q=True, dim_latent_q=12, use_latent_kv=True,
+        dim_latent_kv=10, dim_latent_rope=4, latent_norm=True, indexer=True, indexer_heads=16, indexer_dim=8,
+        indexer_topk=5, indexer_rotary=rotary,
+    ).double().eval()  # fmt: skip
+    own, of_q = dict(theirs.named_parameters()), theirs.q_b_proj.weight.unflatten(0, (4, 10))
+    of_kv = own['kv_b_proj.weight'].unflatten(0, (4, 11))
+    weights = {
+        'to_latent_q.weight': own['q_a_proj.weight'],
+        'q_latent_norm.gamma': own['q_a_layernorm.weight'],
+        'to_q.weight': torch.cat((of_q[:, 6:], of_q[:, :6]), dim=1).flatten(0, 1),
+        'to_latent_kv.weight': own['kv_a_proj_with_mqa.weight'][:10],
+        'to_rotated_k.weight': own['kv_a_proj_with_mqa.weight'][10:],
+        'kv_latent_norm.gamma': own['kv_a_layernorm.weight'],
+        'to_k.weight': of_kv[:, :6].flatten(0, 1),
+        'to_v.weight': of_kv[:, 6:].flatten(0, 1),
+        'to_out.weight': own['o_proj.weight'],
+        'to_index_q.weight': own['indexer.wq_b.weight'],
+        'to_index_k.weight': own['indexer.wk.weight'],
+        'index_norm.weight': own['indexer.k_norm.weight'],
+        'index_norm.bias': own['indexer.k_norm.bias'],
+        'to_index_weights.weight': own['indexer.weights_proj.weight'],
+    }
+    shapes = {name: t.shape for name, t in ours.state_dict().items()}
+    ours.load_state_dict({name: t.view(shapes[name]) for name, t in weights.items()})
+    rates = 10000 ** (-torch.arange(0, 4, 2, dtype=torch.float64) / 4)
+    angles = (torch.arange(20).unsqueeze(-1) * rates).repeat_interleave(2, dim=-1)[None]
+    assert_near(ours(seen['x'], rotary_pos_emb=(angles, 1.0)), seen['out'], tolerance=1e-6)

@@ -588,6 +588,20 @@ class StackKeywords(TypedDict, total=False):
     """Number of keys per block (mixture of block attention). Default: None. MoBA, arXiv:2502.13189."""
     cross_attn_moba_topk: int | tuple[int, ...] | PerLayer
     """Number k of blocks that each query attends to, its own included. Default: 3. MoBA, arXiv:2502.13189."""
+    cross_attn_indexer: bool | tuple[bool, ...] | PerLayer
+    """Attend only to the keys that a small indexer chooses (DeepSeek sparse attention). Default: False. DeepSeek-V3.2, arXiv:2512.02556."""
+    cross_attn_indexer_heads: int | tuple[int, ...] | PerLayer
+    """Number of heads h_I of the indexer. Default: 64. DeepSeek-V3.2, arXiv:2512.02556."""
+    cross_attn_indexer_dim: int | tuple[int, ...] | PerLayer
+    """Width d_I of the heads of the indexer. Default: 128. DeepSeek-V3.2, arXiv:2512.02556."""
+    cross_attn_indexer_topk: int | tuple[int, ...] | PerLayer
+    """Number k of keys that each query attends to. Default: 2048. DeepSeek-V3.2, arXiv:2512.02556."""
+    cross_attn_indexer_rotary: Literal['half', 'pairs'] | tuple[Literal['half', 'pairs'], ...] | PerLayer
+    """How the indexer rotates: 'half' (channel c with c + r / 2, as in DeepSeek-V3.2) or 'pairs' (neighbors). Default: 'half'. DeepSeek-V3.2, arXiv:2512.02556."""
+    cross_attn_indexer_loss_weight: float | tuple[float, ...] | PerLayer
+    """Weight of the loss of the indexer. Default: 1.0. DeepSeek-V3.2, arXiv:2512.02556."""
+    cross_attn_indexer_warmup: bool | tuple[bool, ...] | PerLayer
+    """Attend to all keys, while the indexer learns. Default: False. DeepSeek-V3.2, arXiv:2512.02556."""
     cross_attn_aft: None | Literal['full', 'local', 'simple', 'conv'] | tuple[None | Literal['full', 'local', 'simple', 'conv'], ...] | PerLayer
     """AFT instead of softmax attention, with this kind of position weights. Default: None. An Attention Free Transformer, arXiv:2105.14103."""
     cross_attn_aft_max_len: int | None | tuple[int | None, ...] | PerLayer
@@ -936,6 +950,20 @@ class StackKeywords(TypedDict, total=False):
     """Number of keys per block (mixture of block attention). Default: None. MoBA, arXiv:2502.13189."""
     attn_moba_topk: int | tuple[int, ...] | PerLayer
     """Number k of blocks that each query attends to, its own included. Default: 3. MoBA, arXiv:2502.13189."""
+    attn_indexer: bool | tuple[bool, ...] | PerLayer
+    """Attend only to the keys that a small indexer chooses (DeepSeek sparse attention). Default: False. DeepSeek-V3.2, arXiv:2512.02556."""
+    attn_indexer_heads: int | tuple[int, ...] | PerLayer
+    """Number of heads h_I of the indexer. Default: 64. DeepSeek-V3.2, arXiv:2512.02556."""
+    attn_indexer_dim: int | tuple[int, ...] | PerLayer
+    """Width d_I of the heads of the indexer. Default: 128. DeepSeek-V3.2, arXiv:2512.02556."""
+    attn_indexer_topk: int | tuple[int, ...] | PerLayer
+    """Number k of keys that each query attends to. Default: 2048. DeepSeek-V3.2, arXiv:2512.02556."""
+    attn_indexer_rotary: Literal['half', 'pairs'] | tuple[Literal['half', 'pairs'], ...] | PerLayer
+    """How the indexer rotates: 'half' (channel c with c + r / 2, as in DeepSeek-V3.2) or 'pairs' (neighbors). Default: 'half'. DeepSeek-V3.2, arXiv:2512.02556."""
+    attn_indexer_loss_weight: float | tuple[float, ...] | PerLayer
+    """Weight of the loss of the indexer. Default: 1.0. DeepSeek-V3.2, arXiv:2512.02556."""
+    attn_indexer_warmup: bool | tuple[bool, ...] | PerLayer
+    """Attend to all keys, while the indexer learns. Default: False. DeepSeek-V3.2, arXiv:2512.02556."""
     attn_aft: None | Literal['full', 'local', 'simple', 'conv'] | tuple[None | Literal['full', 'local', 'simple', 'conv'], ...] | PerLayer
     """AFT instead of softmax attention, with this kind of position weights. Default: None. An Attention Free Transformer, arXiv:2105.14103."""
     attn_aft_max_len: int | None | tuple[int | None, ...] | PerLayer
@@ -1654,6 +1682,20 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Number of keys per block (mixture of block attention). Default: None. MoBA, arXiv:2502.13189."""
     enc_cross_attn_moba_topk: int | tuple[int, ...] | PerLayer
     """Number k of blocks that each query attends to, its own included. Default: 3. MoBA, arXiv:2502.13189."""
+    enc_cross_attn_indexer: bool | tuple[bool, ...] | PerLayer
+    """Attend only to the keys that a small indexer chooses (DeepSeek sparse attention). Default: False. DeepSeek-V3.2, arXiv:2512.02556."""
+    enc_cross_attn_indexer_heads: int | tuple[int, ...] | PerLayer
+    """Number of heads h_I of the indexer. Default: 64. DeepSeek-V3.2, arXiv:2512.02556."""
+    enc_cross_attn_indexer_dim: int | tuple[int, ...] | PerLayer
+    """Width d_I of the heads of the indexer. Default: 128. DeepSeek-V3.2, arXiv:2512.02556."""
+    enc_cross_attn_indexer_topk: int | tuple[int, ...] | PerLayer
+    """Number k of keys that each query attends to. Default: 2048. DeepSeek-V3.2, arXiv:2512.02556."""
+    enc_cross_attn_indexer_rotary: Literal['half', 'pairs'] | tuple[Literal['half', 'pairs'], ...] | PerLayer
+    """How the indexer rotates: 'half' (channel c with c + r / 2, as in DeepSeek-V3.2) or 'pairs' (neighbors). Default: 'half'. DeepSeek-V3.2, arXiv:2512.02556."""
+    enc_cross_attn_indexer_loss_weight: float | tuple[float, ...] | PerLayer
+    """Weight of the loss of the indexer. Default: 1.0. DeepSeek-V3.2, arXiv:2512.02556."""
+    enc_cross_attn_indexer_warmup: bool | tuple[bool, ...] | PerLayer
+    """Attend to all keys, while the indexer learns. Default: False. DeepSeek-V3.2, arXiv:2512.02556."""
     enc_cross_attn_aft: None | Literal['full', 'local', 'simple', 'conv'] | tuple[None | Literal['full', 'local', 'simple', 'conv'], ...] | PerLayer
     """AFT instead of softmax attention, with this kind of position weights. Default: None. An Attention Free Transformer, arXiv:2105.14103."""
     enc_cross_attn_aft_max_len: int | None | tuple[int | None, ...] | PerLayer
@@ -2004,6 +2046,20 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Number of keys per block (mixture of block attention). Default: None. MoBA, arXiv:2502.13189."""
     enc_attn_moba_topk: int | tuple[int, ...] | PerLayer
     """Number k of blocks that each query attends to, its own included. Default: 3. MoBA, arXiv:2502.13189."""
+    enc_attn_indexer: bool | tuple[bool, ...] | PerLayer
+    """Attend only to the keys that a small indexer chooses (DeepSeek sparse attention). Default: False. DeepSeek-V3.2, arXiv:2512.02556."""
+    enc_attn_indexer_heads: int | tuple[int, ...] | PerLayer
+    """Number of heads h_I of the indexer. Default: 64. DeepSeek-V3.2, arXiv:2512.02556."""
+    enc_attn_indexer_dim: int | tuple[int, ...] | PerLayer
+    """Width d_I of the heads of the indexer. Default: 128. DeepSeek-V3.2, arXiv:2512.02556."""
+    enc_attn_indexer_topk: int | tuple[int, ...] | PerLayer
+    """Number k of keys that each query attends to. Default: 2048. DeepSeek-V3.2, arXiv:2512.02556."""
+    enc_attn_indexer_rotary: Literal['half', 'pairs'] | tuple[Literal['half', 'pairs'], ...] | PerLayer
+    """How the indexer rotates: 'half' (channel c with c + r / 2, as in DeepSeek-V3.2) or 'pairs' (neighbors). Default: 'half'. DeepSeek-V3.2, arXiv:2512.02556."""
+    enc_attn_indexer_loss_weight: float | tuple[float, ...] | PerLayer
+    """Weight of the loss of the indexer. Default: 1.0. DeepSeek-V3.2, arXiv:2512.02556."""
+    enc_attn_indexer_warmup: bool | tuple[bool, ...] | PerLayer
+    """Attend to all keys, while the indexer learns. Default: False. DeepSeek-V3.2, arXiv:2512.02556."""
     enc_attn_aft: None | Literal['full', 'local', 'simple', 'conv'] | tuple[None | Literal['full', 'local', 'simple', 'conv'], ...] | PerLayer
     """AFT instead of softmax attention, with this kind of position weights. Default: None. An Attention Free Transformer, arXiv:2105.14103."""
     enc_attn_aft_max_len: int | None | tuple[int | None, ...] | PerLayer
@@ -2858,6 +2914,20 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Number of keys per block (mixture of block attention). Default: None. MoBA, arXiv:2502.13189."""
     dec_cross_attn_moba_topk: int | tuple[int, ...] | PerLayer
     """Number k of blocks that each query attends to, its own included. Default: 3. MoBA, arXiv:2502.13189."""
+    dec_cross_attn_indexer: bool | tuple[bool, ...] | PerLayer
+    """Attend only to the keys that a small indexer chooses (DeepSeek sparse attention). Default: False. DeepSeek-V3.2, arXiv:2512.02556."""
+    dec_cross_attn_indexer_heads: int | tuple[int, ...] | PerLayer
+    """Number of heads h_I of the indexer. Default: 64. DeepSeek-V3.2, arXiv:2512.02556."""
+    dec_cross_attn_indexer_dim: int | tuple[int, ...] | PerLayer
+    """Width d_I of the heads of the indexer. Default: 128. DeepSeek-V3.2, arXiv:2512.02556."""
+    dec_cross_attn_indexer_topk: int | tuple[int, ...] | PerLayer
+    """Number k of keys that each query attends to. Default: 2048. DeepSeek-V3.2, arXiv:2512.02556."""
+    dec_cross_attn_indexer_rotary: Literal['half', 'pairs'] | tuple[Literal['half', 'pairs'], ...] | PerLayer
+    """How the indexer rotates: 'half' (channel c with c + r / 2, as in DeepSeek-V3.2) or 'pairs' (neighbors). Default: 'half'. DeepSeek-V3.2, arXiv:2512.02556."""
+    dec_cross_attn_indexer_loss_weight: float | tuple[float, ...] | PerLayer
+    """Weight of the loss of the indexer. Default: 1.0. DeepSeek-V3.2, arXiv:2512.02556."""
+    dec_cross_attn_indexer_warmup: bool | tuple[bool, ...] | PerLayer
+    """Attend to all keys, while the indexer learns. Default: False. DeepSeek-V3.2, arXiv:2512.02556."""
     dec_cross_attn_aft: None | Literal['full', 'local', 'simple', 'conv'] | tuple[None | Literal['full', 'local', 'simple', 'conv'], ...] | PerLayer
     """AFT instead of softmax attention, with this kind of position weights. Default: None. An Attention Free Transformer, arXiv:2105.14103."""
     dec_cross_attn_aft_max_len: int | None | tuple[int | None, ...] | PerLayer
@@ -3208,6 +3278,20 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Number of keys per block (mixture of block attention). Default: None. MoBA, arXiv:2502.13189."""
     dec_attn_moba_topk: int | tuple[int, ...] | PerLayer
     """Number k of blocks that each query attends to, its own included. Default: 3. MoBA, arXiv:2502.13189."""
+    dec_attn_indexer: bool | tuple[bool, ...] | PerLayer
+    """Attend only to the keys that a small indexer chooses (DeepSeek sparse attention). Default: False. DeepSeek-V3.2, arXiv:2512.02556."""
+    dec_attn_indexer_heads: int | tuple[int, ...] | PerLayer
+    """Number of heads h_I of the indexer. Default: 64. DeepSeek-V3.2, arXiv:2512.02556."""
+    dec_attn_indexer_dim: int | tuple[int, ...] | PerLayer
+    """Width d_I of the heads of the indexer. Default: 128. DeepSeek-V3.2, arXiv:2512.02556."""
+    dec_attn_indexer_topk: int | tuple[int, ...] | PerLayer
+    """Number k of keys that each query attends to. Default: 2048. DeepSeek-V3.2, arXiv:2512.02556."""
+    dec_attn_indexer_rotary: Literal['half', 'pairs'] | tuple[Literal['half', 'pairs'], ...] | PerLayer
+    """How the indexer rotates: 'half' (channel c with c + r / 2, as in DeepSeek-V3.2) or 'pairs' (neighbors). Default: 'half'. DeepSeek-V3.2, arXiv:2512.02556."""
+    dec_attn_indexer_loss_weight: float | tuple[float, ...] | PerLayer
+    """Weight of the loss of the indexer. Default: 1.0. DeepSeek-V3.2, arXiv:2512.02556."""
+    dec_attn_indexer_warmup: bool | tuple[bool, ...] | PerLayer
+    """Attend to all keys, while the indexer learns. Default: False. DeepSeek-V3.2, arXiv:2512.02556."""
     dec_attn_aft: None | Literal['full', 'local', 'simple', 'conv'] | tuple[None | Literal['full', 'local', 'simple', 'conv'], ...] | PerLayer
     """AFT instead of softmax attention, with this kind of position weights. Default: None. An Attention Free Transformer, arXiv:2105.14103."""
     dec_attn_aft_max_len: int | None | tuple[int | None, ...] | PerLayer
@@ -3694,6 +3778,20 @@ class AttentionKeywords(TypedDict, total=False):
     """Number of keys per block (mixture of block attention). Default: None. MoBA, arXiv:2502.13189."""
     moba_topk: int
     """Number k of blocks that each query attends to, its own included. Default: 3. MoBA, arXiv:2502.13189."""
+    indexer: bool
+    """Attend only to the keys that a small indexer chooses (DeepSeek sparse attention). Default: False. DeepSeek-V3.2, arXiv:2512.02556."""
+    indexer_heads: int
+    """Number of heads h_I of the indexer. Default: 64. DeepSeek-V3.2, arXiv:2512.02556."""
+    indexer_dim: int
+    """Width d_I of the heads of the indexer. Default: 128. DeepSeek-V3.2, arXiv:2512.02556."""
+    indexer_topk: int
+    """Number k of keys that each query attends to. Default: 2048. DeepSeek-V3.2, arXiv:2512.02556."""
+    indexer_rotary: Literal['half', 'pairs']
+    """How the indexer rotates: 'half' (channel c with c + r / 2, as in DeepSeek-V3.2) or 'pairs' (neighbors). Default: 'half'. DeepSeek-V3.2, arXiv:2512.02556."""
+    indexer_loss_weight: float
+    """Weight of the loss of the indexer. Default: 1.0. DeepSeek-V3.2, arXiv:2512.02556."""
+    indexer_warmup: bool
+    """Attend to all keys, while the indexer learns. Default: False. DeepSeek-V3.2, arXiv:2512.02556."""
     aft: None | Literal['full', 'local', 'simple', 'conv']
     """AFT instead of softmax attention, with this kind of position weights. Default: None. An Attention Free Transformer, arXiv:2105.14103."""
     aft_max_len: int | None

@@ -136,6 +136,7 @@ ATTENTION: tuple[type[Feature], ...] = (
     attention.LinearAttention,
     patterns.SparsePattern,
     selected.MoBA,
+    selected.SparseIndexer,
     aft.AttentionFree,
     linformer.Slots,
     scores.Differential,  # before what mixes weights, which so mixes those of both maps

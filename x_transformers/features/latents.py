@@ -281,7 +281,7 @@ OF_KEYS = (
     'projected', 'qkv_heads', 'rotate_new', 'update_cache', 'extra_keys', 'rotate', 'prepend_kv', 'pre_attention',
     'pre_kernel', 'attend', 'weighted_values', 'post_attention',
 )  # fmt: skip
-ABSORBABLE = {'LatentKeysValues', 'LatentRope', 'Rotary', 'QueryTemperature'}
+ABSORBABLE = {'LatentKeysValues', 'LatentRope', 'Rotary', 'QueryTemperature', 'SparseIndexer'}
 
 
 def reads_values(feature: Any) -> bool:

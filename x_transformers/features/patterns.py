@@ -369,7 +369,7 @@ class PatternsInStack(StackFeature):
     """Pass left padding and tokens outside of the pattern to layers with a pattern, and indices of the queries to
     cross-attention."""
 
-    enabled_by = ('sparse_pattern', 'local_pattern', 'moba_block')
+    enabled_by = ('sparse_pattern', 'local_pattern', 'moba_block', 'indexer')
     call_inputs = OUTSIDE
     always = True
 

@@ -3,6 +3,7 @@
 `kernel.py` attends to chosen blocks, `chosen.py` has the base class. Each technique is a module.
 """
 
+from x_transformers.features.selected.indexer import SparseIndexer
 from x_transformers.features.selected.moba import MoBA
 
-__all__ = ['MoBA']
+__all__ = ['MoBA', 'SparseIndexer']

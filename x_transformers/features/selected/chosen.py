@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -22,10 +22,8 @@ from x_transformers.patterns.base import ceil_div
 from x_transformers.patterns.engine.attention import FEW_QUERIES, get_scores, skip_queries
 from x_transformers.patterns.engine.placement import Placement
 
-FROM_BEGIN = 'its blocks are counted from where a sequence begins'
 NO_SCORES = 'it computes no scores of all keys for the next layer'
-# (q, k, v, further tensors, heads, rows, scores of these) -> outputs
-Run = Callable[..., Tensor]
+Run = Callable[..., tuple[Tensor, ...]]
 
 
 class ChosenKeys(AttentionFeature):
@@ -40,6 +38,7 @@ class ChosenKeys(AttentionFeature):
         'two_stream': 'queries choose among the tokens before them, also those that are still to be predicted',
     }
     handles = ('causal', 'masks', 'padding', 'documents', 'biases', 'keys', 'past', 'elsewhere', 'dropout')
+    no_memories: ClassVar[str] = 'its blocks are counted from where a sequence begins'
     clashes: ClassVar[dict[str, str]] = {'flash_pack_seq': 'use `document_ids` instead'}
 
     def setup(self, owner: Any) -> None:
@@ -50,7 +49,7 @@ class ChosenKeys(AttentionFeature):
         if call.context is not None or not call.causal:
             return f'{"`causal=False`" if call.context is None else "`context`"}: {self.reason("cross-attention")}'
         if call.memories:
-            return f'`mems`: {FROM_BEGIN}'
+            return f'`mems`: {self.no_memories}'
         return super().unsupported(call)
 
     # positions
@@ -84,40 +83,47 @@ class ChosenKeys(AttentionFeature):
     # parts
 
     @staticmethod
-    def run_in_parts(run: Run, call: Any, width: int, q: Tensor, *tensors: Tensor) -> Tensor:
-        """Compute outputs (b h i d) of some heads and queries at a time, with `width` scores per query.
+    def run_in_parts(
+        run: Run, call: Any, width: int, rows: Sequence[Tensor], keys: Sequence[Tensor], by_head: bool = True
+    ) -> list[Tensor]:
+        """Run a function on some queries at a time, and some heads if `by_head`, with `width` scores per query.
 
-        Tensors have an axis of heads, or one entry there. Each part is computed again in the backward pass.
+        Args:
+            run: Function of the tensors of a part, its queries `at` and scores `own`. It returns (b, h, i, d) each.
+            rows: Tensors (b, h, i, d), the queries first.
+            keys: Tensors (b, h, j, d). One head stands for all.
+
+        Each part is computed again in the backward pass.
         """
-        (_, heads, rows), own = q.shape[:3], get_scores(call, call.masks)
-        most = 2 * blocks.LARGE.get(q.device.type, blocks.LARGE['cuda'])
-        some = max(min(most // max(q.shape[0] * rows * width, 1), heads), 1)
+        q, own = rows[0], get_scores(call, call.masks)
+        (_, heads, count), most = q.shape[:3], 2 * blocks.LARGE.get(q.device.type, blocks.LARGE['cuda'])
+        some = max(min(most // max(q.shape[0] * count * width, 1), heads), 1) if by_head else heads
         height = max(blocks.block_size(q, q.shape[0] * width), most // (q.shape[0] * width))
         if torch.compiler.is_compiling():
             some, height = heads, blocks.block_size(q, 1)
-        parts = ceil_div(heads, some) * ceil_div(rows, height)
-        if parts == 1 or is_transformed():
-            return run(q, *tensors, at=slice(0, rows), own=own)
+        if ceil_div(heads, some) * ceil_div(count, height) == 1 or is_transformed():
+            return list(run(*rows, *keys, at=slice(0, count), own=own))
 
-        def step(_: Any, start: int, first: int, q: Tensor, *tensors: Tensor) -> Tensor:
-            at = slice(start, start + q.shape[2])
-            numbers = torch.arange(first, first + q.shape[1], device=q.device)
-            return run(q, *tensors, at=at, own=dataclasses.replace(skip_queries(own, start, 0), heads=numbers))
+        def step(_: Any, start: int, first: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+            at = slice(start, start + tensors[0].shape[2])
+            numbers = torch.arange(first, first + tensors[0].shape[1], device=q.device)
+            part = dataclasses.replace(skip_queries(own, start, 0), heads=numbers)
+            return run(*tensors, at=at, own=part)
 
         kept = None if torch.compiler.is_compiling() else ModuleSnapshot()
         outs = []
         for first in range(0, heads, some):
-            of = [t if t.shape[1] == 1 else t[:, first : first + some] for t in (q, *tensors)]
+            own_heads = [t if t.shape[1] == 1 or not by_head else t[:, first : first + some] for t in (*rows, *keys)]
             found, start = [], 0
-            for part in of[0].split(height, dim=2):
+            for parts in zip(*(t.split(height, dim=2) for t in own_heads[: len(rows)]), strict=True):
+                tensors = (*parts, *own_heads[len(rows) :])
                 if torch.is_grad_enabled():
-                    out = recompute(step, start, first, part, *of[1:], kept=kept, reads=call.reads())
+                    found.append(recompute(step, start, first, *tensors, kept=kept, reads=call.reads()))
                 else:
-                    out = step(identity, start, first, part, *of[1:])
-                found.append(out)
+                    found.append(step(identity, start, first, *tensors))
                 start += height
-            outs.append(torch.cat(found, dim=2))
-        return torch.cat(outs, dim=1)
+            outs.append([torch.cat(each, dim=2) for each in zip(*found, strict=True)])
+        return [torch.cat(each, dim=1) for each in zip(*outs, strict=True)]
 
     # summaries of blocks
 

@@ -60,7 +60,7 @@ class MoBA(ChosenKeys):
         places, begins = self.find_queries(begin, call)
         each = self.takes_each(call)
 
-        def run(q: Tensor, k: Tensor, v: Tensor, means: Tensor, at: slice, own: Any) -> Tensor:
+        def run(q: Tensor, k: Tensor, v: Tensor, means: Tensor, at: slice, own: Any) -> tuple[Tensor]:
             here, start = places[:, at], begins[:, at]
             first = here - (here - start) % block
             choice = self.choose(q, means, grid, here, start, call)
@@ -70,9 +70,10 @@ class MoBA(ChosenKeys):
                 parts = [attend_before(q, k, v, call.keys - call.q_len + at.start, first, block, own)]
                 parts += attend_blocks(q, k, v, choice, grid, own) if choice.shape[-1] else []
             parts += [prefix_scores(q, k, v, own)] if own.added else []
-            return concat_groups(parts, q, v)[0]
+            return (concat_groups(parts, q, v)[0],)
 
-        return self.run_in_parts(run, call, (self.moba_topk + 1) * block, q, k, v, means).to(v.dtype), None
+        (out,) = self.run_in_parts(run, call, (self.moba_topk + 1) * block, (q,), (k, v, means))
+        return out.to(v.dtype), None
 
     def find_visible(self, q: Tensor, k: Tensor, call: Any) -> Tensor:
         means, grid, begin = self.prepare(k, call)

@@ -99,6 +99,16 @@ def group_outputs(
     q: Tensor, k: Tensor, v: Tensor, row: Tensor, j: Tensor, seen: Tensor, own: Scores
 ) -> tuple[Tensor, Tensor]:
     """Compute `index_scores` by group, (b h G c d), with log-sum-exps (b h G c 1); `row` may differ between heads."""
+    scores, seen = group_scores(q, k, row, j, seen, own)
+    fully_masked = ~seen.any(dim=-1, keepdim=True)
+    lse = scores.masked_fill(~(seen | fully_masked), -torch.inf).logsumexp(dim=-1, keepdim=True)
+    weights = (scores - lse).masked_fill(~seen, -torch.inf).exp()
+    out = F.dropout(weights, own.dropout).to(v.dtype) @ gather_rows(v, j)
+    return out, lse.masked_fill(fully_masked, -torch.inf)
+
+
+def group_scores(q: Tensor, k: Tensor, row: Tensor, j: Tensor, seen: Tensor, own: Scores) -> tuple[Tensor, Tensor]:
+    """Return the scores (b h G c s) of queries at indices (b|1 h|1 G c) and keys at (b|1 h|1 G s), and their mask."""
     i = row.clamp(max=max(q.shape[2] - 1, 0))
     with disable_autocast(q):
         scores = (to_float(gather_rows(q, i)) * own.scale) @ to_float(gather_rows(k, j)).mT
@@ -106,13 +116,7 @@ def group_outputs(
     where = b, own.head_index(q.shape[1], q.device), i.unsqueeze(-1), j.unsqueeze(-2)
     if own.bias is not None:
         scores = scores + own.bias(*where)
-    if own.mask is not None:
-        seen = seen & own.mask(*where)
-    fully_masked = ~seen.any(dim=-1, keepdim=True)
-    lse = scores.masked_fill(~(seen | fully_masked), -torch.inf).logsumexp(dim=-1, keepdim=True)
-    weights = (scores - lse).masked_fill(~seen, -torch.inf).exp()
-    out = F.dropout(weights, own.dropout).to(v.dtype) @ gather_rows(v, j)
-    return out, lse.masked_fill(fully_masked, -torch.inf)
+    return scores, seen if own.mask is None else seen & own.mask(*where)
 
 
 def _shift_back(t: Tensor, row: Tensor, rows: int, filler: float = 0.0) -> Tensor:
