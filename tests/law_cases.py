@@ -324,7 +324,9 @@ FURTHER_EXAMPLES: dict[str, tuple[Any, ...]] = {
     'recurrent_module': ('ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2'),
     'parallel_block': ('shared',),
     'layers_execute_order': ((0, 1, 1, 0),),
-    'rotary_scaling': (dict(kind='linear', factor=4.0),),
+    'rotary_scaling': (dict(kind='linear', factor=4.0), dict(kind='proportional', partial=0.5)),
+    'rotary_interpolation_factor': (-1.0,),
+    'attn_differential': ('v2',),
     'rotary_layers': ((dict(theta=50.0, scaling=dict(kind='yarn', factor=4.0, length=8)), True),),
 }
 

@@ -147,3 +147,30 @@ def test_refusals():
     net = Encoder(dim=16, depth=1, heads=2, attn_differential=True, polar_pos_emb=True, verbose=False)
     with pytest.raises(ValueError, match='`differential` cannot be combined with `polar_pos_emb`'):
         net(torch.randn(1, 3, 16))
+
+
+@pytest.mark.parametrize('kv_heads', [4, 2, 1])
+def test_the_second_version(kv_heads):
+    """Two query heads that read the same key head, by loops; the second one has a gate, and nothing is normed."""
+    attn = Attention(
+        16, heads=H, dim_head=D, value_dim_head=5, kv_heads=kv_heads, causal=True, differential='v2', flash=True
+    )
+    attn, x = randomise(attn.double()), vectors(2, N, 16)
+    assert attn.to_q.out_features == 2 * H * D and attn.to_k.out_features == kv_heads * D
+    q, k, v = attn.to_q(x).view(2, N, 2, H, D), attn.to_k(x).view(2, N, kv_heads, D), attn.to_v(x)
+    v, gate, out = v.view(2, N, kv_heads, 5), attn.differential_gate(x).sigmoid(), x.new_empty(2, N, H, 5)
+    for h in range(H):
+        both = []
+        for part in range(2):
+            logits = q[:, :, part, h] @ k[:, :, h % kv_heads].mT * D**-0.5
+            both.append(softmax(logits, torch.ones(N, N).tril().bool()) @ v[:, :, h % kv_heads])
+        out[:, :, h] = both[0] - gate[..., h, None] * both[1]
+    assert_close(attn(x), attn.to_out(out.flatten(2)))
+    plain = Attention(16, heads=H, dim_head=D, value_dim_head=5, kv_heads=kv_heads, causal=True).double()
+    first = {name: t[: H * D] if name == 'to_q.weight' else t for name, t in attn.state_dict().items()}
+    plain.load_state_dict({name: t for name, t in first.items() if 'differential' not in name})
+    attn.differential_gate = torch.nn.Linear(16, H).double()
+    torch.nn.init.zeros_(attn.differential_gate.weight), torch.nn.init.constant_(attn.differential_gate.bias, -60.0)
+    assert_close(attn(x), plain(x))
+    with pytest.raises(ConfigError, match="`differential_init` cannot be combined with `differential='v2'`"):
+        Attention(16, heads=H, differential='v2', differential_init=0.5)

@@ -72,8 +72,10 @@ def by_loops(w, x, kv_heads=HEADS, width=4, offset=0.0, places=None, **o):
                         o.get('gate_values_activation'), torch.sigmoid
                     )
                     out = out * act(logit)
-                parts.append(out)
-            tokens.append(torch.cat(parts) @ w['to_out.weight'].T)
+                parts.append(out * o.get('value_scale', 1.0))
+            out = torch.cat(parts)
+            out = rms(out, w['inner_norm.gamma'], o['inner_norm_eps']) if o.get('inner_norm') else out
+            tokens.append(out @ w['to_out.weight'].T)
         outs.append(torch.stack(tokens))
     return torch.stack(outs)
 
@@ -93,6 +95,8 @@ LAYERS = {
     'values, with weights': dict(value_head_norm='rms', value_head_norm_unit_offset=True),
     'softplus': dict(gate_values=True, gate_values_activation='softplus'),
     'softplus per head': dict(gate_values=True, gate_values_headwise=True, gate_values_activation='softplus'),
+    'scaled values': dict(value_scale=0.7, kv_heads=2),
+    'a norm before the output': dict(inner_norm='rms', inner_norm_eps=0.1, gate_values=True, value_scale=0.7),
     'gated, partial, zero-centred': dict(
         qk_head_norm='rms', qk_head_norm_unit_offset=True, gate_values=True, kv_heads=2
     ),

@@ -10,7 +10,9 @@ from oracles import assert_close, randn, randomised
 
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 from x_transformers.features.frequencies import Frequencies
+from x_transformers.flags import ConfigError
 from x_transformers.training.losses import tell_padding
+from x_transformers.x_transformers import RotaryEmbedding
 
 LINEAR, DYNAMIC = dict(kind='linear', factor=4.0), dict(kind='dynamic', factor=4.0, length=6)
 YARN = dict(kind='yarn', factor=4.0, length=16)
@@ -26,6 +28,8 @@ def frequencies(r, theta, scaling=None, n=0):
     kind = o.get('kind')
     if kind == 'linear':
         return [w / o['factor'] for w in plain]
+    if kind == 'proportional':
+        return [w if i < int(o['partial'] * r / 2) else 0.0 for i, w in enumerate(plain)]
     if kind == 'dynamic':
         grown = o['factor'] * max(n, o['length']) / o['length'] - (o['factor'] - 1)
         return [(theta * grown ** (r / (r - 2))) ** (-2 * i / r) for i in pairs]
@@ -49,6 +53,22 @@ def frequencies(r, theta, scaling=None, n=0):
         ramps = [min(max((i - low) / (high - low), 0), 1) for i in pairs]
         return [w * (1 - ramp) + w / o['factor'] * ramp for w, ramp in zip(plain, ramps, strict=True)]
     return plain
+
+
+def test_a_part_of_the_pairs_rotates():
+    for partial, kept in ((0.25, 1), (0.7, 2), (0.0, 0), (1.0, 4)):
+        scaling = dict(kind='proportional', partial=partial)
+        found, wanted = Frequencies(8, 50.0, scaling).table(), frequencies(8, 50.0, scaling)
+        assert_close(found.double(), torch.tensor(wanted, dtype=torch.float64), tolerance=1e-6)
+        assert (found != 0).sum() == kept
+    with pytest.raises(ConfigError, match='`partial` of `rotary_scaling` must be a number from 0 to 1'):
+        Frequencies(8, 50.0, dict(kind='proportional', partial=1.5))
+
+
+def test_angles_backwards():
+    forwards, backwards = (RotaryEmbedding(8, interpolation_factor=sign).double() for sign in (1.0, -1.0))
+    pos = torch.arange(5)
+    assert_close(backwards(pos)[0], -forwards(pos)[0])
 
 
 @pytest.mark.parametrize('scaling', [None, LINEAR, DYNAMIC, YARN, TUNED, LONG, LLAMA3], ids=str)

@@ -119,13 +119,13 @@ class StackKeywords(TypedDict, total=False):
     rotary_theta: float
     """Base of the frequencies: pair i of r channels has frequency theta ** (-2 i / r). Default: 10000.0. RoFormer, arXiv:2104.09864."""
     rotary_scaling: Mapping[str, Any] | None
-    """Frequency scaling for longer contexts, a dict with `kind` ('linear', 'dynamic', 'yarn', 'longrope' or 'llama3') and its parameters. Default: None. RoFormer, arXiv:2104.09864."""
+    """Frequency scaling for longer contexts, a dict with `kind` ('linear', 'dynamic', 'yarn', 'longrope', 'llama3' or 'proportional') and its parameters. Default: None. RoFormer, arXiv:2104.09864."""
     rotary_xpos: bool
     """Also decay the scores with distance (xPos). Default: False. RoFormer, arXiv:2104.09864."""
     rotary_xpos_scale_base: float
     """Length scale of the xPos decay, in tokens. Default: 512. RoFormer, arXiv:2104.09864."""
     rotary_interpolation_factor: float
-    """Divisor of the positions (position interpolation). Default: 1.0. RoFormer, arXiv:2104.09864."""
+    """Divisor of the positions (position interpolation); a negative one rotates backwards. Default: 1.0. RoFormer, arXiv:2104.09864."""
     rotary_base_rescale_factor: float
     """NTK-aware factor of the base, for longer contexts. Default: 1.0. RoFormer, arXiv:2104.09864."""
     rotate_num_heads: int | None
@@ -618,10 +618,10 @@ class StackKeywords(TypedDict, total=False):
     """Sharing of the matrices: 'none', 'headwise' (by heads), 'kv' (also keys and values), 'layerwise' (all layers). Default: 'none'. Linformer, arXiv:2006.04768."""
     cross_attn_linformer_proj: Literal['linear', 'mean', 'max', 'conv'] | tuple[Literal['linear', 'mean', 'max', 'conv'], ...] | PerLayer
     """Projection to the slots: 'linear', 'mean', 'max' or 'conv'. Default: 'linear'. Linformer, arXiv:2006.04768."""
-    cross_attn_differential: bool | tuple[bool, ...] | PerLayer
-    """Use the difference of two attention maps per head. Default: False. Differential Transformer, arXiv:2410.05258."""
+    cross_attn_differential: bool | Literal['v2'] | tuple[bool | Literal['v2'], ...] | PerLayer
+    """Use the difference of two attention maps per head; 'v2': of two outputs. Default: False. Differential Transformer, arXiv:2410.05258; V2, github.com/microsoft/unilm (Diff-Transformer)."""
     cross_attn_differential_init: float | None | tuple[float | None, ...] | PerLayer
-    """Initial factor l0 of the second map; None: computed from the layer index. Default: None. Differential Transformer, arXiv:2410.05258."""
+    """Initial factor l0 of the second map; None: computed from the layer index. Default: None. Differential Transformer, arXiv:2410.05258; V2, github.com/microsoft/unilm (Diff-Transformer)."""
     cross_attn_da_pos_rescale: bool | tuple[bool, ...] | PerLayer
     """Multiply the ReLU of the scores by a learned function of the distance, one per head. Default: False. DA-Transformer, arXiv:2010.06925."""
     cross_attn_attend_sdp_kwargs: Mapping[str, bool] | tuple[Mapping[str, bool], ...] | PerLayer
@@ -680,6 +680,8 @@ class StackKeywords(TypedDict, total=False):
     """Alpha of the entmax instead of softmax, from 1 to 2; 'learned': one per head. Default: None. Adaptively Sparse Transformers, arXiv:1909.00015."""
     cross_attn_custom_attn_fn: Callable[..., Any] | None | tuple[Callable[..., Any] | None, ...] | PerLayer
     """Callable from logits (b, h, i, j) to attention weights, instead of softmax. Default: None."""
+    cross_attn_value_scale: float | None | tuple[float | None, ...] | PerLayer
+    """Factor of the weighted values. Default: None. MiMo-V2-Flash, github.com/XiaomiMiMo/MiMo-V2-Flash."""
     cross_attn_head_scale: bool | tuple[bool, ...] | PerLayer
     """Scale the output of each head by a learned factor. Default: False. NormFormer, arXiv:2110.09456."""
     cross_attn_gate_value_heads: bool | tuple[bool, ...] | PerLayer
@@ -720,6 +722,10 @@ class StackKeywords(TypedDict, total=False):
     """Treat all tokens as one vector, as x-transformers 2.31 does. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     cross_attn_head_dims: Sequence[int] | None | tuple[Sequence[int] | None, ...] | PerLayer
     """Widths of the heads, instead of `dim_head`; for a stack `PerLayer(...)` of them. Default: None. Attention Is All You Need, arXiv:1706.03762, section 3.2.2."""
+    cross_attn_inner_norm: Literal['rms'] | None | tuple[Literal['rms'] | None, ...] | PerLayer
+    """Norm before the output projection: 'rms'. Default: None. BitNet b1.58 2B4T, arXiv:2504.12285."""
+    cross_attn_inner_norm_eps: float | tuple[float, ...] | PerLayer
+    """Epsilon of this norm. Default: 1e-05. BitNet b1.58 2B4T, arXiv:2504.12285."""
     cross_attn_on_attn: bool | tuple[bool, ...] | PerLayer
     """Use a gated linear unit as the output projection. Default: False. Attention on Attention, arXiv:1908.06954."""
     cross_attn_output_proj_depth: int | None | tuple[int | None, ...] | PerLayer
@@ -980,10 +986,10 @@ class StackKeywords(TypedDict, total=False):
     """Sharing of the matrices: 'none', 'headwise' (by heads), 'kv' (also keys and values), 'layerwise' (all layers). Default: 'none'. Linformer, arXiv:2006.04768."""
     attn_linformer_proj: Literal['linear', 'mean', 'max', 'conv'] | tuple[Literal['linear', 'mean', 'max', 'conv'], ...] | PerLayer
     """Projection to the slots: 'linear', 'mean', 'max' or 'conv'. Default: 'linear'. Linformer, arXiv:2006.04768."""
-    attn_differential: bool | tuple[bool, ...] | PerLayer
-    """Use the difference of two attention maps per head. Default: False. Differential Transformer, arXiv:2410.05258."""
+    attn_differential: bool | Literal['v2'] | tuple[bool | Literal['v2'], ...] | PerLayer
+    """Use the difference of two attention maps per head; 'v2': of two outputs. Default: False. Differential Transformer, arXiv:2410.05258; V2, github.com/microsoft/unilm (Diff-Transformer)."""
     attn_differential_init: float | None | tuple[float | None, ...] | PerLayer
-    """Initial factor l0 of the second map; None: computed from the layer index. Default: None. Differential Transformer, arXiv:2410.05258."""
+    """Initial factor l0 of the second map; None: computed from the layer index. Default: None. Differential Transformer, arXiv:2410.05258; V2, github.com/microsoft/unilm (Diff-Transformer)."""
     attn_da_pos_rescale: bool | tuple[bool, ...] | PerLayer
     """Multiply the ReLU of the scores by a learned function of the distance, one per head. Default: False. DA-Transformer, arXiv:2010.06925."""
     attn_attend_sdp_kwargs: Mapping[str, bool] | tuple[Mapping[str, bool], ...] | PerLayer
@@ -1042,6 +1048,8 @@ class StackKeywords(TypedDict, total=False):
     """Alpha of the entmax instead of softmax, from 1 to 2; 'learned': one per head. Default: None. Adaptively Sparse Transformers, arXiv:1909.00015."""
     attn_custom_attn_fn: Callable[..., Any] | None | tuple[Callable[..., Any] | None, ...] | PerLayer
     """Callable from logits (b, h, i, j) to attention weights, instead of softmax. Default: None."""
+    attn_value_scale: float | None | tuple[float | None, ...] | PerLayer
+    """Factor of the weighted values. Default: None. MiMo-V2-Flash, github.com/XiaomiMiMo/MiMo-V2-Flash."""
     attn_head_scale: bool | tuple[bool, ...] | PerLayer
     """Scale the output of each head by a learned factor. Default: False. NormFormer, arXiv:2110.09456."""
     attn_gate_value_heads: bool | tuple[bool, ...] | PerLayer
@@ -1082,6 +1090,10 @@ class StackKeywords(TypedDict, total=False):
     """Treat all tokens as one vector, as x-transformers 2.31 does. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     attn_head_dims: Sequence[int] | None | tuple[Sequence[int] | None, ...] | PerLayer
     """Widths of the heads, instead of `dim_head`; for a stack `PerLayer(...)` of them. Default: None. Attention Is All You Need, arXiv:1706.03762, section 3.2.2."""
+    attn_inner_norm: Literal['rms'] | None | tuple[Literal['rms'] | None, ...] | PerLayer
+    """Norm before the output projection: 'rms'. Default: None. BitNet b1.58 2B4T, arXiv:2504.12285."""
+    attn_inner_norm_eps: float | tuple[float, ...] | PerLayer
+    """Epsilon of this norm. Default: 1e-05. BitNet b1.58 2B4T, arXiv:2504.12285."""
     attn_on_attn: bool | tuple[bool, ...] | PerLayer
     """Use a gated linear unit as the output projection. Default: False. Attention on Attention, arXiv:1908.06954."""
     attn_output_proj_depth: int | None | tuple[int | None, ...] | PerLayer
@@ -1213,13 +1225,13 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_rotary_theta: float
     """Base of the frequencies: pair i of r channels has frequency theta ** (-2 i / r). Default: 10000.0. RoFormer, arXiv:2104.09864."""
     enc_rotary_scaling: Mapping[str, Any] | None
-    """Frequency scaling for longer contexts, a dict with `kind` ('linear', 'dynamic', 'yarn', 'longrope' or 'llama3') and its parameters. Default: None. RoFormer, arXiv:2104.09864."""
+    """Frequency scaling for longer contexts, a dict with `kind` ('linear', 'dynamic', 'yarn', 'longrope', 'llama3' or 'proportional') and its parameters. Default: None. RoFormer, arXiv:2104.09864."""
     enc_rotary_xpos: bool
     """Also decay the scores with distance (xPos). Default: False. RoFormer, arXiv:2104.09864."""
     enc_rotary_xpos_scale_base: float
     """Length scale of the xPos decay, in tokens. Default: 512. RoFormer, arXiv:2104.09864."""
     enc_rotary_interpolation_factor: float
-    """Divisor of the positions (position interpolation). Default: 1.0. RoFormer, arXiv:2104.09864."""
+    """Divisor of the positions (position interpolation); a negative one rotates backwards. Default: 1.0. RoFormer, arXiv:2104.09864."""
     enc_rotary_base_rescale_factor: float
     """NTK-aware factor of the base, for longer contexts. Default: 1.0. RoFormer, arXiv:2104.09864."""
     enc_rotate_num_heads: int | None
@@ -1712,10 +1724,10 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Sharing of the matrices: 'none', 'headwise' (by heads), 'kv' (also keys and values), 'layerwise' (all layers). Default: 'none'. Linformer, arXiv:2006.04768."""
     enc_cross_attn_linformer_proj: Literal['linear', 'mean', 'max', 'conv'] | tuple[Literal['linear', 'mean', 'max', 'conv'], ...] | PerLayer
     """Projection to the slots: 'linear', 'mean', 'max' or 'conv'. Default: 'linear'. Linformer, arXiv:2006.04768."""
-    enc_cross_attn_differential: bool | tuple[bool, ...] | PerLayer
-    """Use the difference of two attention maps per head. Default: False. Differential Transformer, arXiv:2410.05258."""
+    enc_cross_attn_differential: bool | Literal['v2'] | tuple[bool | Literal['v2'], ...] | PerLayer
+    """Use the difference of two attention maps per head; 'v2': of two outputs. Default: False. Differential Transformer, arXiv:2410.05258; V2, github.com/microsoft/unilm (Diff-Transformer)."""
     enc_cross_attn_differential_init: float | None | tuple[float | None, ...] | PerLayer
-    """Initial factor l0 of the second map; None: computed from the layer index. Default: None. Differential Transformer, arXiv:2410.05258."""
+    """Initial factor l0 of the second map; None: computed from the layer index. Default: None. Differential Transformer, arXiv:2410.05258; V2, github.com/microsoft/unilm (Diff-Transformer)."""
     enc_cross_attn_da_pos_rescale: bool | tuple[bool, ...] | PerLayer
     """Multiply the ReLU of the scores by a learned function of the distance, one per head. Default: False. DA-Transformer, arXiv:2010.06925."""
     enc_cross_attn_attend_sdp_kwargs: Mapping[str, bool] | tuple[Mapping[str, bool], ...] | PerLayer
@@ -1774,6 +1786,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Alpha of the entmax instead of softmax, from 1 to 2; 'learned': one per head. Default: None. Adaptively Sparse Transformers, arXiv:1909.00015."""
     enc_cross_attn_custom_attn_fn: Callable[..., Any] | None | tuple[Callable[..., Any] | None, ...] | PerLayer
     """Callable from logits (b, h, i, j) to attention weights, instead of softmax. Default: None."""
+    enc_cross_attn_value_scale: float | None | tuple[float | None, ...] | PerLayer
+    """Factor of the weighted values. Default: None. MiMo-V2-Flash, github.com/XiaomiMiMo/MiMo-V2-Flash."""
     enc_cross_attn_head_scale: bool | tuple[bool, ...] | PerLayer
     """Scale the output of each head by a learned factor. Default: False. NormFormer, arXiv:2110.09456."""
     enc_cross_attn_gate_value_heads: bool | tuple[bool, ...] | PerLayer
@@ -1814,6 +1828,10 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Treat all tokens as one vector, as x-transformers 2.31 does. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     enc_cross_attn_head_dims: Sequence[int] | None | tuple[Sequence[int] | None, ...] | PerLayer
     """Widths of the heads, instead of `dim_head`; for a stack `PerLayer(...)` of them. Default: None. Attention Is All You Need, arXiv:1706.03762, section 3.2.2."""
+    enc_cross_attn_inner_norm: Literal['rms'] | None | tuple[Literal['rms'] | None, ...] | PerLayer
+    """Norm before the output projection: 'rms'. Default: None. BitNet b1.58 2B4T, arXiv:2504.12285."""
+    enc_cross_attn_inner_norm_eps: float | tuple[float, ...] | PerLayer
+    """Epsilon of this norm. Default: 1e-05. BitNet b1.58 2B4T, arXiv:2504.12285."""
     enc_cross_attn_on_attn: bool | tuple[bool, ...] | PerLayer
     """Use a gated linear unit as the output projection. Default: False. Attention on Attention, arXiv:1908.06954."""
     enc_cross_attn_output_proj_depth: int | None | tuple[int | None, ...] | PerLayer
@@ -2076,10 +2094,10 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Sharing of the matrices: 'none', 'headwise' (by heads), 'kv' (also keys and values), 'layerwise' (all layers). Default: 'none'. Linformer, arXiv:2006.04768."""
     enc_attn_linformer_proj: Literal['linear', 'mean', 'max', 'conv'] | tuple[Literal['linear', 'mean', 'max', 'conv'], ...] | PerLayer
     """Projection to the slots: 'linear', 'mean', 'max' or 'conv'. Default: 'linear'. Linformer, arXiv:2006.04768."""
-    enc_attn_differential: bool | tuple[bool, ...] | PerLayer
-    """Use the difference of two attention maps per head. Default: False. Differential Transformer, arXiv:2410.05258."""
+    enc_attn_differential: bool | Literal['v2'] | tuple[bool | Literal['v2'], ...] | PerLayer
+    """Use the difference of two attention maps per head; 'v2': of two outputs. Default: False. Differential Transformer, arXiv:2410.05258; V2, github.com/microsoft/unilm (Diff-Transformer)."""
     enc_attn_differential_init: float | None | tuple[float | None, ...] | PerLayer
-    """Initial factor l0 of the second map; None: computed from the layer index. Default: None. Differential Transformer, arXiv:2410.05258."""
+    """Initial factor l0 of the second map; None: computed from the layer index. Default: None. Differential Transformer, arXiv:2410.05258; V2, github.com/microsoft/unilm (Diff-Transformer)."""
     enc_attn_da_pos_rescale: bool | tuple[bool, ...] | PerLayer
     """Multiply the ReLU of the scores by a learned function of the distance, one per head. Default: False. DA-Transformer, arXiv:2010.06925."""
     enc_attn_attend_sdp_kwargs: Mapping[str, bool] | tuple[Mapping[str, bool], ...] | PerLayer
@@ -2138,6 +2156,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Alpha of the entmax instead of softmax, from 1 to 2; 'learned': one per head. Default: None. Adaptively Sparse Transformers, arXiv:1909.00015."""
     enc_attn_custom_attn_fn: Callable[..., Any] | None | tuple[Callable[..., Any] | None, ...] | PerLayer
     """Callable from logits (b, h, i, j) to attention weights, instead of softmax. Default: None."""
+    enc_attn_value_scale: float | None | tuple[float | None, ...] | PerLayer
+    """Factor of the weighted values. Default: None. MiMo-V2-Flash, github.com/XiaomiMiMo/MiMo-V2-Flash."""
     enc_attn_head_scale: bool | tuple[bool, ...] | PerLayer
     """Scale the output of each head by a learned factor. Default: False. NormFormer, arXiv:2110.09456."""
     enc_attn_gate_value_heads: bool | tuple[bool, ...] | PerLayer
@@ -2178,6 +2198,10 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Treat all tokens as one vector, as x-transformers 2.31 does. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     enc_attn_head_dims: Sequence[int] | None | tuple[Sequence[int] | None, ...] | PerLayer
     """Widths of the heads, instead of `dim_head`; for a stack `PerLayer(...)` of them. Default: None. Attention Is All You Need, arXiv:1706.03762, section 3.2.2."""
+    enc_attn_inner_norm: Literal['rms'] | None | tuple[Literal['rms'] | None, ...] | PerLayer
+    """Norm before the output projection: 'rms'. Default: None. BitNet b1.58 2B4T, arXiv:2504.12285."""
+    enc_attn_inner_norm_eps: float | tuple[float, ...] | PerLayer
+    """Epsilon of this norm. Default: 1e-05. BitNet b1.58 2B4T, arXiv:2504.12285."""
     enc_attn_on_attn: bool | tuple[bool, ...] | PerLayer
     """Use a gated linear unit as the output projection. Default: False. Attention on Attention, arXiv:1908.06954."""
     enc_attn_output_proj_depth: int | None | tuple[int | None, ...] | PerLayer
@@ -2445,13 +2469,13 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_rotary_theta: float
     """Base of the frequencies: pair i of r channels has frequency theta ** (-2 i / r). Default: 10000.0. RoFormer, arXiv:2104.09864."""
     dec_rotary_scaling: Mapping[str, Any] | None
-    """Frequency scaling for longer contexts, a dict with `kind` ('linear', 'dynamic', 'yarn', 'longrope' or 'llama3') and its parameters. Default: None. RoFormer, arXiv:2104.09864."""
+    """Frequency scaling for longer contexts, a dict with `kind` ('linear', 'dynamic', 'yarn', 'longrope', 'llama3' or 'proportional') and its parameters. Default: None. RoFormer, arXiv:2104.09864."""
     dec_rotary_xpos: bool
     """Also decay the scores with distance (xPos). Default: False. RoFormer, arXiv:2104.09864."""
     dec_rotary_xpos_scale_base: float
     """Length scale of the xPos decay, in tokens. Default: 512. RoFormer, arXiv:2104.09864."""
     dec_rotary_interpolation_factor: float
-    """Divisor of the positions (position interpolation). Default: 1.0. RoFormer, arXiv:2104.09864."""
+    """Divisor of the positions (position interpolation); a negative one rotates backwards. Default: 1.0. RoFormer, arXiv:2104.09864."""
     dec_rotary_base_rescale_factor: float
     """NTK-aware factor of the base, for longer contexts. Default: 1.0. RoFormer, arXiv:2104.09864."""
     dec_rotate_num_heads: int | None
@@ -2944,10 +2968,10 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Sharing of the matrices: 'none', 'headwise' (by heads), 'kv' (also keys and values), 'layerwise' (all layers). Default: 'none'. Linformer, arXiv:2006.04768."""
     dec_cross_attn_linformer_proj: Literal['linear', 'mean', 'max', 'conv'] | tuple[Literal['linear', 'mean', 'max', 'conv'], ...] | PerLayer
     """Projection to the slots: 'linear', 'mean', 'max' or 'conv'. Default: 'linear'. Linformer, arXiv:2006.04768."""
-    dec_cross_attn_differential: bool | tuple[bool, ...] | PerLayer
-    """Use the difference of two attention maps per head. Default: False. Differential Transformer, arXiv:2410.05258."""
+    dec_cross_attn_differential: bool | Literal['v2'] | tuple[bool | Literal['v2'], ...] | PerLayer
+    """Use the difference of two attention maps per head; 'v2': of two outputs. Default: False. Differential Transformer, arXiv:2410.05258; V2, github.com/microsoft/unilm (Diff-Transformer)."""
     dec_cross_attn_differential_init: float | None | tuple[float | None, ...] | PerLayer
-    """Initial factor l0 of the second map; None: computed from the layer index. Default: None. Differential Transformer, arXiv:2410.05258."""
+    """Initial factor l0 of the second map; None: computed from the layer index. Default: None. Differential Transformer, arXiv:2410.05258; V2, github.com/microsoft/unilm (Diff-Transformer)."""
     dec_cross_attn_da_pos_rescale: bool | tuple[bool, ...] | PerLayer
     """Multiply the ReLU of the scores by a learned function of the distance, one per head. Default: False. DA-Transformer, arXiv:2010.06925."""
     dec_cross_attn_attend_sdp_kwargs: Mapping[str, bool] | tuple[Mapping[str, bool], ...] | PerLayer
@@ -3006,6 +3030,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Alpha of the entmax instead of softmax, from 1 to 2; 'learned': one per head. Default: None. Adaptively Sparse Transformers, arXiv:1909.00015."""
     dec_cross_attn_custom_attn_fn: Callable[..., Any] | None | tuple[Callable[..., Any] | None, ...] | PerLayer
     """Callable from logits (b, h, i, j) to attention weights, instead of softmax. Default: None."""
+    dec_cross_attn_value_scale: float | None | tuple[float | None, ...] | PerLayer
+    """Factor of the weighted values. Default: None. MiMo-V2-Flash, github.com/XiaomiMiMo/MiMo-V2-Flash."""
     dec_cross_attn_head_scale: bool | tuple[bool, ...] | PerLayer
     """Scale the output of each head by a learned factor. Default: False. NormFormer, arXiv:2110.09456."""
     dec_cross_attn_gate_value_heads: bool | tuple[bool, ...] | PerLayer
@@ -3046,6 +3072,10 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Treat all tokens as one vector, as x-transformers 2.31 does. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     dec_cross_attn_head_dims: Sequence[int] | None | tuple[Sequence[int] | None, ...] | PerLayer
     """Widths of the heads, instead of `dim_head`; for a stack `PerLayer(...)` of them. Default: None. Attention Is All You Need, arXiv:1706.03762, section 3.2.2."""
+    dec_cross_attn_inner_norm: Literal['rms'] | None | tuple[Literal['rms'] | None, ...] | PerLayer
+    """Norm before the output projection: 'rms'. Default: None. BitNet b1.58 2B4T, arXiv:2504.12285."""
+    dec_cross_attn_inner_norm_eps: float | tuple[float, ...] | PerLayer
+    """Epsilon of this norm. Default: 1e-05. BitNet b1.58 2B4T, arXiv:2504.12285."""
     dec_cross_attn_on_attn: bool | tuple[bool, ...] | PerLayer
     """Use a gated linear unit as the output projection. Default: False. Attention on Attention, arXiv:1908.06954."""
     dec_cross_attn_output_proj_depth: int | None | tuple[int | None, ...] | PerLayer
@@ -3308,10 +3338,10 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Sharing of the matrices: 'none', 'headwise' (by heads), 'kv' (also keys and values), 'layerwise' (all layers). Default: 'none'. Linformer, arXiv:2006.04768."""
     dec_attn_linformer_proj: Literal['linear', 'mean', 'max', 'conv'] | tuple[Literal['linear', 'mean', 'max', 'conv'], ...] | PerLayer
     """Projection to the slots: 'linear', 'mean', 'max' or 'conv'. Default: 'linear'. Linformer, arXiv:2006.04768."""
-    dec_attn_differential: bool | tuple[bool, ...] | PerLayer
-    """Use the difference of two attention maps per head. Default: False. Differential Transformer, arXiv:2410.05258."""
+    dec_attn_differential: bool | Literal['v2'] | tuple[bool | Literal['v2'], ...] | PerLayer
+    """Use the difference of two attention maps per head; 'v2': of two outputs. Default: False. Differential Transformer, arXiv:2410.05258; V2, github.com/microsoft/unilm (Diff-Transformer)."""
     dec_attn_differential_init: float | None | tuple[float | None, ...] | PerLayer
-    """Initial factor l0 of the second map; None: computed from the layer index. Default: None. Differential Transformer, arXiv:2410.05258."""
+    """Initial factor l0 of the second map; None: computed from the layer index. Default: None. Differential Transformer, arXiv:2410.05258; V2, github.com/microsoft/unilm (Diff-Transformer)."""
     dec_attn_da_pos_rescale: bool | tuple[bool, ...] | PerLayer
     """Multiply the ReLU of the scores by a learned function of the distance, one per head. Default: False. DA-Transformer, arXiv:2010.06925."""
     dec_attn_attend_sdp_kwargs: Mapping[str, bool] | tuple[Mapping[str, bool], ...] | PerLayer
@@ -3370,6 +3400,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Alpha of the entmax instead of softmax, from 1 to 2; 'learned': one per head. Default: None. Adaptively Sparse Transformers, arXiv:1909.00015."""
     dec_attn_custom_attn_fn: Callable[..., Any] | None | tuple[Callable[..., Any] | None, ...] | PerLayer
     """Callable from logits (b, h, i, j) to attention weights, instead of softmax. Default: None."""
+    dec_attn_value_scale: float | None | tuple[float | None, ...] | PerLayer
+    """Factor of the weighted values. Default: None. MiMo-V2-Flash, github.com/XiaomiMiMo/MiMo-V2-Flash."""
     dec_attn_head_scale: bool | tuple[bool, ...] | PerLayer
     """Scale the output of each head by a learned factor. Default: False. NormFormer, arXiv:2110.09456."""
     dec_attn_gate_value_heads: bool | tuple[bool, ...] | PerLayer
@@ -3410,6 +3442,10 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Treat all tokens as one vector, as x-transformers 2.31 does. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     dec_attn_head_dims: Sequence[int] | None | tuple[Sequence[int] | None, ...] | PerLayer
     """Widths of the heads, instead of `dim_head`; for a stack `PerLayer(...)` of them. Default: None. Attention Is All You Need, arXiv:1706.03762, section 3.2.2."""
+    dec_attn_inner_norm: Literal['rms'] | None | tuple[Literal['rms'] | None, ...] | PerLayer
+    """Norm before the output projection: 'rms'. Default: None. BitNet b1.58 2B4T, arXiv:2504.12285."""
+    dec_attn_inner_norm_eps: float | tuple[float, ...] | PerLayer
+    """Epsilon of this norm. Default: 1e-05. BitNet b1.58 2B4T, arXiv:2504.12285."""
     dec_attn_on_attn: bool | tuple[bool, ...] | PerLayer
     """Use a gated linear unit as the output projection. Default: False. Attention on Attention, arXiv:1908.06954."""
     dec_attn_output_proj_depth: int | None | tuple[int | None, ...] | PerLayer
@@ -3808,10 +3844,10 @@ class AttentionKeywords(TypedDict, total=False):
     """Sharing of the matrices: 'none', 'headwise' (by heads), 'kv' (also keys and values), 'layerwise' (all layers). Default: 'none'. Linformer, arXiv:2006.04768."""
     linformer_proj: Literal['linear', 'mean', 'max', 'conv']
     """Projection to the slots: 'linear', 'mean', 'max' or 'conv'. Default: 'linear'. Linformer, arXiv:2006.04768."""
-    differential: bool
-    """Use the difference of two attention maps per head. Default: False. Differential Transformer, arXiv:2410.05258."""
+    differential: bool | Literal['v2']
+    """Use the difference of two attention maps per head; 'v2': of two outputs. Default: False. Differential Transformer, arXiv:2410.05258; V2, github.com/microsoft/unilm (Diff-Transformer)."""
     differential_init: float | None
-    """Initial factor l0 of the second map; None: computed from the layer index. Default: None. Differential Transformer, arXiv:2410.05258."""
+    """Initial factor l0 of the second map; None: computed from the layer index. Default: None. Differential Transformer, arXiv:2410.05258; V2, github.com/microsoft/unilm (Diff-Transformer)."""
     da_pos_rescale: bool
     """Multiply the ReLU of the scores by a learned function of the distance, one per head. Default: False. DA-Transformer, arXiv:2010.06925."""
     attend_sdp_kwargs: Mapping[str, bool]
@@ -3870,6 +3906,8 @@ class AttentionKeywords(TypedDict, total=False):
     """Alpha of the entmax instead of softmax, from 1 to 2; 'learned': one per head. Default: None. Adaptively Sparse Transformers, arXiv:1909.00015."""
     custom_attn_fn: Callable[..., Any] | None
     """Callable from logits (b, h, i, j) to attention weights, instead of softmax. Default: None."""
+    value_scale: float | None
+    """Factor of the weighted values. Default: None. MiMo-V2-Flash, github.com/XiaomiMiMo/MiMo-V2-Flash."""
     head_scale: bool
     """Scale the output of each head by a learned factor. Default: False. NormFormer, arXiv:2110.09456."""
     gate_value_heads: bool
@@ -3910,6 +3948,10 @@ class AttentionKeywords(TypedDict, total=False):
     """Treat all tokens as one vector, as x-transformers 2.31 does. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     head_dims: Sequence[int] | None
     """Widths of the heads, instead of `dim_head`; for a stack `PerLayer(...)` of them. Default: None. Attention Is All You Need, arXiv:1706.03762, section 3.2.2."""
+    inner_norm: Literal['rms'] | None
+    """Norm before the output projection: 'rms'. Default: None. BitNet b1.58 2B4T, arXiv:2504.12285."""
+    inner_norm_eps: float
+    """Epsilon of this norm. Default: 1e-05. BitNet b1.58 2B4T, arXiv:2504.12285."""
     on_attn: bool
     """Use a gated linear unit as the output projection. Default: False. Attention on Attention, arXiv:1908.06954."""
     output_proj_depth: int | None

@@ -63,6 +63,8 @@ BUGS = {
         ('what is dropped in training is dropped always', 'F.dropout(out, self.sublayer_dropout, self.owner.training)', 'F.dropout(out, self.sublayer_dropout, True)', 'test_attention.py test_laws.py::test_dropouts_make_a_difference_in_training -ksublayer'),
         ('all heads as one are each alone', 'parts = [self.without(out, own)]', 'parts = [self.without(out.unflatten(-1, (heads, -1)), own.unflatten(-1, (heads, -1))).flatten(-2)]', 'test_sources.py test_known_defects.py'),
         ('gates by SiLU are sigmoids', 'owner.to_v_gate_activation = F.silu if self.swiglu_values else activation', 'owner.to_v_gate_activation = activation', 'test_attention.py -kswiglu'),
+        ('weighted values are not scaled', 'return out * self.value_scale', 'return out', 'test_heads.py'),
+        ('heads are not normed before the output', "self.norm = HeadNorm('rms', (owner.dim_merged,), self.inner_norm_eps)", 'self.norm = nn.Identity()', 'test_heads.py'),
         ('gates by softplus are sigmoids', "activation = F.softplus if self.gate_values_activation == 'softplus' else F.sigmoid", 'activation = F.sigmoid', 'test_heads.py'),
         ('padding counts in the sequence as one vector', 'if call.key_mask is not None:', 'if False:', 'test_laws.py::test_content_of_padding_never_matters -korthog'),
     ]),
@@ -248,6 +250,7 @@ BUGS = {
         ('what is read instead is always in front', "if token == 'last_eos' or instead == 'first':", 'if True:', 'test_classifier.py'),
     ]),
     'features/frequencies.py': ('test_rotary_scaling.py', [
+        ('the pairs of the head that are left count double', "int(self.scaling['partial'] * self.dim / 2)", "int(self.scaling['partial'] * self.dim)"),
         ('long rows turn as short ones', 'torch.where(lengths > self.longest, later, first)', 'torch.where(lengths > self.longest, first, first)'),
         ('a ramp runs the other way', "plain / own['factor'] * (1 - kept) + plain * kept", "plain * (1 - kept) + plain / own['factor'] * kept"),
         ('a longer row stretches too much', '/ self.longest - (factor - 1)', '/ self.longest'),
@@ -314,6 +317,7 @@ BUGS = {
         ('further sets turn by no length', 'self.angles.angles_by(one, positions, lengths)', 'self.angles.angles_by(one, positions)', 'test_rotary_scaling.py -klayers'),
     ]),
     'features/scores.py': ('test_scores.py', [
+        ('the second output has no gate', 'return first - factor * second', 'return first - second', 'test_differential.py'),
         ('alpha begins at the sparsemax', 'alpha = (1 + to_float(self.logit).sigmoid())', 'alpha = (2 - 0 * to_float(self.logit).sigmoid())', 'test_entmax.py -kattention'),
         ('all heads have the alpha of the first', "rearrange(alpha, 'h -> h 1 1')", 'alpha[0]', 'test_entmax.py -kattention'),
         ('hidden keys count as keys', 'count = seen.expand(*seen.shape[:-1], sim.shape[-1])', 'count = torch.ones_like(seen).expand(*seen.shape[:-1], sim.shape[-1])'),
@@ -325,7 +329,7 @@ BUGS = {
         ('equal keys fall out by rounding', 'TIE.get(sim.dtype, 0.0) *', '0.0 *', 'test_laws.py::test_combinations_that_failed_once'),
         ('padded queries compete', "sim = sim.masked_fill(~rearrange(real, 'b i -> b 1 i 1'), lowest_value(sim))", 'sim = sim + 0.0'),
         ('hard attention has no gradient', 'return chosen + (attn - attn.detach())', 'return chosen'),
-        ('the second map is added', 'return first - factor', 'return first + factor', 'test_differential.py'),
+        ('the second map is added', 'return first - factor.to(', 'return first + factor.to(', 'test_differential.py'),
         ('all layers begin alike', 'math.exp(-0.3 * self.owner.layer_number)', 'math.exp(0)', 'test_differential.py'),
         ('shared keys of both maps are mixed up', 'for t in k.chunk(2, dim=1)], dim=1)', 'for t in (k[:, ::2], k[:, 1::2])], dim=1)', 'test_differential.py'),
         ('heads keep their size', ', 1e-5) * (1 - self.least)', ', 1e-5)', 'test_differential.py'),

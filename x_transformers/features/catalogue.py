@@ -148,6 +148,7 @@ ATTENTION: tuple[type[Feature], ...] = (
     scores.SoftclampLogits,
     contextual.UseCoPE,
     *WEIGHTS,
+    outputs.ValueScale,
     outputs.HeadScale,
     outputs.GateValueHeads,
     hybrid.Hybrid,
@@ -155,6 +156,7 @@ ATTENTION: tuple[type[Feature], ...] = (
     outputs.GateValuesBias,
     outputs.OrthogonalValues,
     head_dims.HeadDims,  # after all that know heads of one width
+    outputs.NormBeforeOutput,
     outputs.AttentionOnAttention,  # builds the projection that the next ones change
     outputs.OutputProjDepth,
     outputs.ZeroInitOutput,

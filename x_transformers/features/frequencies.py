@@ -14,6 +14,8 @@ Values of `rotary_scaling`, by `kind`; `length` is the context length that the m
                 [factor, attention_factor]              more; cos and sin times `attention_factor`.  arXiv:2402.13753
     llama3      factor, low, high, length               frequencies with wavelengths above length / low are divided by
                                                         the factor, below length / high unchanged.  arXiv:2407.21783
+    proportional  partial                               theta_i of the first int(partial r / 2) pairs, 0 of the others:
+                                                        they are not rotated.  Gemma 4
 """
 
 from __future__ import annotations
@@ -53,6 +55,9 @@ NEEDED: dict[str, dict[str, Check]] = {
     'yarn': dict(factor=positive, length=size),
     'longrope': dict(short_factor=divisors, long_factor=divisors, length=at_least(2)),
     'llama3': dict(factor=positive, low=positive, high=positive, length=size),
+    'proportional': dict(
+        partial=Check('a number from 0 to 1', lambda value: is_number(value) and 0 <= value <= 1, 'float')
+    ),
 }
 MORE: dict[str, dict[str, Check]] = {
     'yarn': {
@@ -148,6 +153,8 @@ class Frequencies:
             return plain / self.scaling['factor']
         if self.kind == 'yarn':
             return self.by_ramp(plain, pairs / 2)
+        if self.kind == 'proportional':
+            return plain.where(pairs < 2 * int(self.scaling['partial'] * self.dim / 2), 0.0)
         return self.by_waves(plain) if self.kind == 'llama3' else plain
 
     def divide_by(self, divisors: str, device: Any, dtype: torch.dtype) -> Tensor:

@@ -15,8 +15,9 @@ from einops import rearrange, repeat
 from torch import Tensor, nn
 
 from x_transformers.core.modes import widen_dtype
+from x_transformers.features.heads import HeadNorm
 from x_transformers.features.levels import AttentionFeature
-from x_transformers.flags import ConfigError, flag, none, one_of, probability, size, warn_once
+from x_transformers.flags import ConfigError, flag, none, one_of, positive, probability, size, warn_once
 from x_transformers.kernels.dense import tile_heads
 
 
@@ -39,6 +40,17 @@ class HeadScale(AttentionFeature):
 
     def head_outputs(self, out: Tensor, call: Any) -> Tensor:
         return out * self.scale
+
+
+class ValueScale(AttentionFeature):
+    """Multiply the weighted values by a fixed factor."""
+
+    paper = 'MiMo-V2-Flash, github.com/XiaomiMiMo/MiMo-V2-Flash'
+    value_scale = flag(None, 'factor of the weighted values', positive | none, example=0.7)
+    tp_shards = {}
+
+    def head_outputs(self, out: Tensor, call: Any) -> Tensor:
+        return out * self.value_scale
 
 
 class GateValueHeads(AttentionFeature):
@@ -193,6 +205,23 @@ class OrthogonalValues(AttentionFeature):
         """Return the part of `t`, (..., d), orthogonal to a direction (..., d), in double precision if possible."""
         exact, unit = widen_dtype(t), F.normalize(widen_dtype(direction), dim=-1)
         return (exact - (exact * unit).sum(dim=-1, keepdim=True) * unit).to(t.dtype)
+
+
+class NormBeforeOutput(AttentionFeature):
+    """RMS norm of the merged heads, before the output projection:  W_out norm(out)."""
+
+    paper = 'BitNet b1.58 2B4T, arXiv:2504.12285'
+    inner_norm = flag(None, "norm before the output projection: 'rms'", one_of('rms') | none, example='rms')
+    inner_norm_eps = flag(1e-5, 'epsilon of this norm', positive, example=0.1)
+    requires_flag = {'inner_norm_eps': 'inner_norm'}
+    stored_as = {'norm': 'inner_norm'}
+    refuses = {'several devices': 'it normalizes all heads together'}
+
+    def setup(self, owner: Any) -> None:
+        self.norm = HeadNorm('rms', (owner.dim_merged,), self.inner_norm_eps)
+
+    def merged_heads(self, out: Tensor, call: Any) -> Tensor:
+        return self.norm(out)
 
 
 class AttentionOnAttention(AttentionFeature):

@@ -77,8 +77,9 @@ class RotaryEmbedding(KeepsPrecision):
         super().__init__()
         if dim < 1:
             raise ConfigError(f'rotary positions must have a width of at least 1, got {dim}')
-        if interpolation_factor < 1:
-            raise ConfigError(f'`rotary_interpolation_factor` must be at least 1, got {interpolation_factor}')
+        if abs(interpolation_factor) < 1:
+            wanted = 'must be at least 1, or at most -1'
+            raise ConfigError(f'`rotary_interpolation_factor` {wanted}, got {interpolation_factor}')
         if base_rescale_factor != 1:
             base *= base_rescale_factor ** (dim / max(dim - 2, 1))
         self.dim, self.interpolation_factor, self.scale_base = dim, interpolation_factor, scale_base
@@ -340,8 +341,8 @@ class RotaryPositions(StackFeature):
     )
     rotary_scaling = flag(
         None,
-        "frequency scaling for longer contexts, a dict with `kind` ('linear', 'dynamic', 'yarn', 'longrope' or "
-        "'llama3') and its parameters",
+        "frequency scaling for longer contexts, a dict with `kind` ('linear', 'dynamic', 'yarn', 'longrope', 'llama3' "
+        "or 'proportional') and its parameters",
         a_scaling | none,
         example=dict(kind='llama3', factor=4.0, low=1.0, high=4.0, length=8),
     )
@@ -349,8 +350,8 @@ class RotaryPositions(StackFeature):
     rotary_xpos_scale_base = flag(512, 'length scale of the xPos decay, in tokens', positive, example=64)
     rotary_interpolation_factor = flag(
         1.0,
-        'divisor of the positions (position interpolation)',
-        Check('a number of at least 1', lambda v: is_number(v) and v >= 1, 'float'),
+        'divisor of the positions (position interpolation); a negative one rotates backwards',
+        Check('a number of at least 1, or at most -1', lambda v: is_number(v) and abs(v) >= 1, 'float'),
         example=2.0,
     )
     rotary_base_rescale_factor = flag(1.0, 'NTK-aware factor of the base, for longer contexts', positive, example=2.0)

@@ -7,7 +7,7 @@ Between these, logits and weights have shape (b, h, i, 1 + j).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from x_transformers.flags import (
     Input,
     a_callable,
     between,
+    boolean,
     flag,
     none,
     number,
@@ -578,11 +579,17 @@ class Differential(AttentionFeature):
         l = exp(a1 b1) - exp(a2 b2) + l0,   l0 = 0.8 - 0.6 exp(-0.3 n)   in the n-th layer, counted from 0
 
     With h heads, query heads 0 to h - 1 form the first maps, and the next h form the second maps. Other features that
-    change scores act on both.
+    change scores act on both. The second version has twice the query heads, but no more keys, no norm and no l0; both
+    of a pair share a key head, and its fused kernel runs:
+
+        out_h = softmax(q1 k^T) v - sigmoid(x W)_h softmax(q2 k^T) v                       W: (dim, heads)
     """
 
-    paper = 'Differential Transformer, arXiv:2410.05258'
-    differential = flag(False, 'use the difference of two attention maps per head')
+    paper = 'Differential Transformer, arXiv:2410.05258; V2, github.com/microsoft/unilm (Diff-Transformer)'
+    differential = flag(
+        False, "use the difference of two attention maps per head; 'v2': of two outputs", boolean | one_of('v2'),
+        example=True,
+    )  # fmt: skip
     differential_init = flag(
         None, 'initial factor l0 of the second map; None: computed from the layer index', number | none, example=0.5
     )
@@ -633,3 +640,31 @@ class Differential(AttentionFeature):
 
     def post_attention(self, out: Tensor, call: Any) -> Tensor:
         return F.rms_norm(out, out.shape[-1:], self.gain.to(out.dtype), 1e-5) * (1 - self.least)
+
+    @classmethod
+    def variant(cls, values: Mapping[str, Any]) -> type[Differential]:
+        return DifferentialV2 if values['differential'] == 'v2' else cls
+
+
+class DifferentialV2(Differential):
+    """The second version: each head subtracts the gated output of a second query head, which reads the same keys."""
+
+    stored_as = {'to_factor': 'differential_gate'}
+    mixed_weights: Any = None
+    rotate: Any = None
+
+    def resolve_sizes(self, widths: Any) -> Any:
+        widths.query_heads *= 2
+        return widths
+
+    def setup(self, owner: Any) -> None:
+        if self.differential_init is not None:
+            raise ConfigError(
+                "`differential_init` cannot be combined with `differential='v2'`, which has no such factor"
+            )
+        self.to_factor = nn.Linear(owner.dim, owner.shape.heads, bias=False)
+
+    def post_attention(self, out: Tensor, call: Any) -> Tensor:
+        first, second = out.chunk(2, dim=1)
+        factor = self.to_factor(call.x).sigmoid().transpose(1, 2).unsqueeze(-1)
+        return first - factor * second
