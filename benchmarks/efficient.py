@@ -3,7 +3,7 @@
     pip install --target ORIGINAL x-transformers==2.31.10
     pip install --target PEERS --no-deps local-attention reformer-pytorch routing-transformer sinkhorn-transformer \
         linformer performer-pytorch linear-attention-transformer axial-attention aft-pytorch \
-        hyper-connections axial-positional-embedding product-key-memory colt5-attention mixture-of-experts
+        hyper-connections axial-positional-embedding product-key-memory colt5-attention mixture-of-experts mambapy
     python benchmarks/efficient.py --original ORIGINAL --peers PEERS [--ways 'LSH;routing'] [--results FILE]
 
 Forward and backward of one layer of attention with its projections, dim 256, 8 heads, batch 1. Dense attention is that

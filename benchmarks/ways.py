@@ -217,6 +217,7 @@ WAYS: dict[str, Way] = {
     'AFT conv, causal': Way(aft('conv'), **LINEAR),
     'RWKV, causal': Way(build=recurrent('RWKVTimeMix'), decoder=layers('rwkv'), **LINEAR),
     'diagonal SSM, causal': Way(build=recurrent('DiagonalSSM'), decoder=layers('ssm'), **LINEAR),
+    'Mamba, causal': Way(build=recurrent('Mamba'), decoder=layers('mamba'), peer='mambapy', **LINEAR),
 }
 
 
@@ -296,6 +297,12 @@ def aft_pytorch(kind: str) -> Callable[[int, Sizes, bool], nn.Module]:
     return build
 
 
+def mambapy(n: int, s: Sizes, causal: bool) -> nn.Module:
+    from mambapy.mamba import MambaBlock, MambaConfig
+
+    return MambaBlock(MambaConfig(d_model=s.dim, n_layers=1))
+
+
 PEERS: dict[str, Callable[[int, Sizes, bool], nn.Module]] = {
     'local-attention': local_attention,
     'reformer-pytorch': reformer,
@@ -308,4 +315,5 @@ PEERS: dict[str, Callable[[int, Sizes, bool], nn.Module]] = {
     'aft-pytorch full': aft_pytorch('Full'),
     'aft-pytorch local': aft_pytorch('Local'),
     'aft-pytorch simple': aft_pytorch('Simple'),
+    'mambapy': mambapy,
 }

@@ -321,7 +321,7 @@ FURTHER_EXAMPLES: dict[str, tuple[Any, ...]] = {
     'attn_moba_topk': (1, 50),
     'ff_moe_kind': ('topk_softmax', 'sqrtsoftplus'),
     'sandwich_coef': (2,),
-    'recurrent_module': ('ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2'),
+    'recurrent_module': ('ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru'),
     'parallel_block': ('shared',),
     'layers_execute_order': ((0, 1, 1, 0),),
     'rotary_scaling': (dict(kind='linear', factor=4.0), dict(kind='proportional', partial=0.5)),

@@ -1136,6 +1136,51 @@ def gated_convolution(weights: Weights, x: Tensor) -> Tensor:
     return linear(weights, 'out_proj', after * causal_convolution(weights, 'conv', before * u))
 
 
+def silu(x: Tensor) -> Tensor:
+    return x * x.sigmoid()
+
+
+def mamba(weights: Weights, x: Tensor) -> Tensor:
+    """Token by token, each entry of each state by itself: the sizes are those of the weights."""
+    (inner, size), rank = weights['A_log'].shape, weights['dt_proj.weight'].shape[1]
+    u, z = linear(weights, 'in_proj', x).chunk(2, dim=-1)
+    u = silu(causal_convolution(weights, 'conv', u))
+    parts = linear(weights, 'x_proj', u).split((rank, size, size), dim=-1)
+    if 'norms.0.weight' in weights:
+        parts = tuple(
+            t / (t.pow(2).mean(dim=-1, keepdim=True) + 1e-6).sqrt() * weights[f'norms.{at}.weight']
+            for at, t in enumerate(parts)
+        )
+    dt = (1 + linear(weights, 'dt_proj', parts[0]).exp()).log()
+    held, outs = x.new_zeros(x.shape[0], inner, size), []
+    for t in range(x.shape[1]):
+        held = torch.exp(dt[:, t, :, None] * -weights['A_log'].exp()) * held
+        held = held + (dt[:, t] * u[:, t])[..., None] * parts[1][:, t, None]
+        y = (held * parts[2][:, t, None]).sum(dim=-1) + weights['D'] * u[:, t]
+        outs.append(linear(weights, 'out_proj', y * silu(z[:, t])))
+    return torch.stack(outs, dim=1)
+
+
+def griffin_block(weights: Weights, x: Tensor) -> Tensor:
+    """Token by token, and each block of the gates by itself."""
+    gate = torch.nn.functional.gelu(linear(weights, 'linear_y', x), approximate='tanh')
+    u, rate = causal_convolution(weights, 'conv', linear(weights, 'linear_x', x)), weights['recurrent_param'].exp()
+    blocks, outs, held = weights['input_gate_bias'].shape, [], torch.zeros_like(u[:, 0])
+    for t in range(x.shape[1]):
+        parts = u[:, t].unflatten(-1, blocks).unbind(1)
+        r, i = (
+            torch.cat([
+                (p @ weights[f'{name}_gate_weight'][h] + weights[f'{name}_gate_bias'][h]).sigmoid()
+                for h, p in enumerate(parts)
+            ], dim=-1)
+            for name in ('recurrent', 'input')
+        )  # fmt: skip
+        a = (1 + rate) ** (-8 * r)
+        held = a * held + (1 - a**2).sqrt() ** (t > 0) * i * u[:, t]
+        outs.append(linear(weights, 'linear_out', held * gate[:, t]))
+    return torch.stack(outs, dim=1)
+
+
 def ssm_parts(weights: Weights) -> tuple[Tensor, Tensor, Tensor]:
     """A', B' and C of a diagonal state-space model, held from token to token:  d s, complex."""
     a = torch.complex(-weights['log_a_real'].exp(), weights['a_imag'])

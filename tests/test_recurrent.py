@@ -1,6 +1,7 @@
 """Recurrent modules: token by token, in chunks, as a convolution; their states, alone, as layers, beside attention."""
 
 import copy
+import inspect
 import math
 from functools import partial
 
@@ -17,7 +18,9 @@ from oracles import (
     gated_convolution,
     gated_delta,
     gated_linear_attention,
+    griffin_block,
     lightning_attention,
+    mamba,
     mamba2,
     randn,
     rwkv_channel_mix,
@@ -43,7 +46,9 @@ from x_transformers.recurrent import (
     DiagonalSSM,
     GatedDelta,
     GatedLinearAttention,
+    GriffinBlock,
     LightningAttention,
+    Mamba,
     Mamba2,
     RWKVChannelMix,
     RWKVTimeMix,
@@ -93,6 +98,10 @@ MADE = {
         lambda: Mamba2(6, heads=2, dim_head=3, state=4, norm=None, dt_limits=(0.5, 1.0), conv_bias=False),
         partial(mamba2, heads=2, width=3, state=4, norm=None, limits=(0.5, 1.0)),
     ),
+    'mamba': (lambda: Mamba(6, state=3, norm_inputs='affine', bias=True), mamba),
+    'rg_lru': (lambda: GriffinBlock(6, width=8, heads=2), griffin_block),
+    'rg_lru, plain': (lambda: GriffinBlock(6, width=8, heads=2, conv=2, bias=False), griffin_block),
+    'mamba, plain': (lambda: Mamba(6, state=2, dt_rank=2, expand=1, conv=2, conv_bias=False), mamba),
 }
 EACH = pytest.mark.parametrize('name', MADE)
 HOLES = torch.tensor([[0, 0, 1, 0, 1, 1, 1, 0, 1], [1, 0, 1, 1, 0, 1, 0, 0, 0]], dtype=torch.bool)
@@ -109,7 +118,7 @@ def test_token_by_token(name, graph, monkeypatch):
     """With gradients, for lengths within a chunk and beyond; by the way of compiled graphs, too."""
     monkeypatch.setattr(torch.compiler, 'is_compiling', lambda: graph)
     made, oracle = module(name), MADE[name][1]
-    for n in (1, 5, 32):
+    for n in (1, 5, 40):
         x = randn(2, n, 6).requires_grad_()
         weights = dict(made.named_parameters())
         found, wanted = made(x)[0], oracle(weights, x)
@@ -186,6 +195,18 @@ def numbers_of(name, state):
     if name == 'rwkv':
         state = [state[0] * state[1].exp().unsqueeze(1), state[2]]
     return torch.cat([t.flatten(1) for t in state], dim=1)
+
+
+def test_the_first_token_of_griffin():
+    """It enters whole, also behind a part of padding alone; the derivative of the root of the others has a bound."""
+    made, x = module('rg_lru'), randn(1, 4, 6)
+    _, state = made(x[:, :2], mask=torch.zeros(1, 2).bool())
+    assert_close(made(x[:, 2:], state)[0], made(x[:, 2:])[0], tolerance=TIGHT)
+    edges = torch.tensor([0.0, 1e-9, 2e-7, 3e-7, 1.0], dtype=torch.float64, requires_grad=True)
+    roots = inspect.getmodule(GriffinBlock).bounded_sqrt(edges)
+    assert_close(roots, edges.sqrt(), tolerance=TIGHT)
+    (slopes,) = torch.autograd.grad(roots.sum(), edges)
+    assert_close(slopes, (0.5 / edges.clamp(min=2.5e-7).sqrt()).detach(), tolerance=1e-9)
 
 
 @EACH
@@ -266,8 +287,19 @@ def test_values_at_first():
     assert ssm.b.shape == ssm.c.shape == (200, 64, 2) and (ssm.d == 1).all()
     assert_close(ssm.log_a_real.exp(), torch.full((200, 64), 0.5))
     assert_close(ssm.a_imag / math.pi, torch.arange(64.0).expand(200, -1), tolerance=1e-6)
-    steps = ssm.log_dt.exp()
-    assert 1e-3 <= steps.min() < 2e-3 and 0.05 < steps.max() <= 0.1
+    griffin = GriffinBlock(512)
+    most = (-8 * nn.functional.softplus(griffin.recurrent_param)).exp()
+    assert 0.81**4 <= most.min() < 0.45 and 0.99 < most.max() <= 0.9921
+    assert griffin.input_gate_weight.shape == (2, 256, 256)
+    steps = torch.cat((ssm.log_dt.exp(), nn.functional.softplus(Mamba(100).dt_proj.bias)))
+    assert 0.999e-3 <= steps.min() < 2e-3 and 0.05 < steps.max() <= 0.1001
+    mamba = Mamba(32)
+    assert_close(mamba.A_log.exp(), torch.arange(1.0, 17).expand(64, -1), tolerance=1e-5)
+    assert (
+        (mamba.D == 1).all() and mamba.x_proj.weight.shape == (34, 64) and mamba.dt_proj.weight.abs().max() <= 2**-0.5
+    )
+    decaying = param_groups(mamba)[0]['param_names']
+    assert decaying == [f'{name}.weight' for name in ('in_proj', 'conv', 'x_proj', 'dt_proj', 'out_proj')]
 
 
 def test_values_at_first_of_matrix_mixers():
@@ -334,6 +366,8 @@ STACKS = {
     'gla': dict(recurrent_module='gla', recurrent_kwargs=dict(heads=2)),
     'lightning': dict(recurrent_module='lightning', recurrent_kwargs=dict(heads=2, dim_head=3)),
     'mamba2': dict(recurrent_module='mamba2', recurrent_kwargs=dict(heads=2, dim_head=3, state=4)),
+    'mamba': dict(recurrent_module='mamba', recurrent_kwargs=dict(norm_inputs=True)),
+    'rg_lru': dict(recurrent_module='rg_lru'),
     'beside': dict(recurrent_module=None, layers=('a', 'f'), attn_hybrid_module=DiagonalSSM(6, state=3)),
 }
 
@@ -489,6 +523,14 @@ REFUSED = {
     'scale': (lambda: Mamba2(4, rows_scale=(1.0, 2.0)), '`rows_scale` must be five numbers, for z, x, B, C and dt'),
     'tau': (lambda: GatedLinearAttention(4, tau=0.0), '`tau` must be a positive number'),
     'heads': (lambda: LightningAttention(4, heads=0), '`heads` must be an integer of at least 1'),
+    'norms': (
+        lambda: Mamba(4, norm_inputs='rms'),
+        "`norm_inputs` must be one of False, True, 'affine', got 'rms'",
+    ),
+    'blocks': (
+        lambda: GriffinBlock(6, heads=4),
+        '`heads` must divide the width, got heads=4 and width=6',
+    ),
     'direction': (
         lambda: stack(Encoder),
         '`recurrent_module` needs a causal stack: its state depends on earlier tokens',
@@ -550,6 +592,56 @@ def test_transformers_rwkv():
                         for head, (key, t) in weights.items()}  # fmt: skip
                 own.load_state_dict(ours)
                 assert_close(own(x)[0], part(x)[0], tolerance=1e-5)
+
+
+HF_MIXERS = {
+    'mamba': ('MambaMixer', 'MambaConfig', dict(state_size=5), False),
+    'falcon_mamba': ('FalconMambaMixer', 'FalconMambaConfig', dict(state_size=5), True),
+    'jamba': ('JambaMambaMixer', 'JambaConfig', dict(mamba_d_state=5, mamba_dt_rank=3), 'affine'),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', HF_MIXERS)
+def test_transformers_mamba(kind, monkeypatch):
+    """Their full pass, which computes in float32."""
+    found = pytest.importorskip('transformers')
+    mixer, config, sizes, norm_inputs = HF_MIXERS[kind]
+    module = __import__(f'transformers.models.{kind}.modeling_{kind}', fromlist=[mixer])
+    torch.manual_seed(0)
+    config = getattr(found, config)(hidden_size=16, num_hidden_layers=1, **sizes)
+    mixer = getattr(module, mixer)  # one draws the weights of norms that it does not have
+    monkeypatch.setattr(mixer, f'init_{kind}_weights', lambda self: None, raising=False)
+    theirs = randomise(mixer(config, 0)).eval()
+    own = Mamba(16, state=5, dt_rank=theirs.dt_proj.weight.shape[1], norm_inputs=norm_inputs)
+    norms = dict(dt_layernorm='norms.0', b_layernorm='norms.1', c_layernorm='norms.2', conv1d='conv')
+    own.load_state_dict({
+        '.'.join((norms.get(head, head), *rest)): t
+        for head, *rest, t in ((*key.split('.'), t) for key, t in theirs.state_dict().items())
+    })  # fmt: skip
+    x = torch.randn(2, 70, 16)
+    with torch.no_grad():
+        wanted = theirs(x)
+        wanted = wanted[0] if isinstance(wanted, tuple) else wanted
+        assert_close(own(x)[0], wanted, tolerance=1e-5 * wanted.abs().max().item())
+
+
+@pytest.mark.slow
+def test_transformers_griffin():
+    found = pytest.importorskip('transformers')
+    from transformers.models.recurrent_gemma.modeling_recurrent_gemma import RecurrentGemmaRecurrentBlock
+
+    config = found.RecurrentGemmaConfig(hidden_size=16, lru_width=24, num_attention_heads=4, num_hidden_layers=1)
+    theirs = randomise(RecurrentGemmaRecurrentBlock(config, 0)).eval()
+    own, x = GriffinBlock(16, width=24, heads=4), torch.randn(2, 40, 16)
+    own.load_state_dict({
+        key.removeprefix('rg_lru.').replace('conv_1d', 'conv'): t.view_as(own.state_dict()[name])
+        for key, t in theirs.state_dict().items()
+        for name in (key.removeprefix('rg_lru.').replace('conv_1d', 'conv'),)
+    })  # fmt: skip
+    with torch.no_grad():
+        wanted = theirs(x, torch.arange(40)[None], None, torch.arange(40), False)
+        assert_close(own(x)[0], wanted, tolerance=1e-5 * wanted.abs().max().item())
 
 
 # what is learned

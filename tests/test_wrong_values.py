@@ -57,7 +57,7 @@ from x_transformers.full_bandwidth import FullBandwidth
 from x_transformers.gpt_lejepa import LatentAutoregressive
 from x_transformers.gpt_vae import GPTVAE
 from x_transformers.recirculation import Recirculation
-from x_transformers.recurrent import DiagonalSSM, RWKVChannelMix, RWKVTimeMix
+from x_transformers.recurrent import DiagonalSSM, Mamba, RWKVChannelMix, RWKVTimeMix
 from x_transformers.up_wrapper import SyntheticDataGenerator
 from x_transformers.xl_autoregressive_wrapper import EpisodicMemoryWrapper
 from x_transformers.xm_latent_decoder import XMLatentDecoder
@@ -233,7 +233,7 @@ case('DMOL.log_prob', head, 'log_prob', params=torch.zeros(2, 6, 100), pixels=id
 case('DMOL.sample', head, 'sample', params=torch.zeros(2, 6, 100))
 case('Codes', VectorQuantizer(16, 5), 'forward', z=x)
 case('CPC', CPCLoss(), 'forward', predicted=x, target=x)
-for made in (RWKVTimeMix(16), RWKVChannelMix(16), DiagonalSSM(16, state=2)):
+for made in (RWKVTimeMix(16), RWKVChannelMix(16), DiagonalSSM(16, state=2), Mamba(16)):
     case(type(made).__name__, made, 'forward', x=x)
 case('AttentionPool', AttentionPool(16, heads=2, dim_head=8), 'forward', context=x)
 case('EBT', EntropyBasedTokenizer(lm(), 1.0), 'forward', seq=ids)

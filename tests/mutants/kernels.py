@@ -62,6 +62,12 @@ BUGS = {
         ('a document keeps the gradient of the next', 'stays, writing.mT, reading.mT, of_found', 'None, writing.mT, reading.mT, of_found', 'test_linear_updates.py'),
         ('the state goes on into the next document', 'kept = state if stays is None else state * stays[at]', 'kept = state', 'test_linear_updates.py'),
     ]),
+    'kernels/selective_scan.py': ('test_recurrent.py', [
+        ('documents share a state', 'decay.masked_fill(begins[..., None, None], 0.0)', 'decay'),
+        ('gradients end at chunks', 'grads[-1] += later', 'pass'),
+        ('the first token of a chunk has no decay', 'logs[0] *= start', 'logs[0] *= 0'),
+        ('gradients of gradients are those of numbers', 'if torch.is_grad_enabled() or is_batched_grad(grad)', 'if is_batched_grad(grad)'),
+    ]),
     'kernels/flex.py': ('test_flex.py', [
         ('heads that share a key come out in the order they went in', 'out = swap_arguments(out, key_heads)', 'out = out + 0.0'),
         ('masks are kept of tensors that have changed', 'return part.data_ptr(), part._version, part.dtype', 'return part.data_ptr(), part.dtype'),

@@ -105,6 +105,19 @@ BUGS = {
         ('the norm is always last', "y = y * gate if self.norm == 'gate_first' else y", 'y = y * gate'),
         ('inputs do not pass by', 'y = y + to_float(self.D)[:, None, None] * u', 'y = y + 0.0'),
     ]),
+    'recurrent/mamba.py': ('test_recurrent.py', [
+        ('padding fades states', 'dt = dt.masked_fill(is_padding(count, x), 0.0)', 'pass'),
+        ('the gate and the input change places', 'u, z = self.in_proj(x)', 'z, u = self.in_proj(x)'),
+        ('norms of inputs have no weights', 'weight = None if weight is None else to_float(weight)', 'weight = None'),
+        ('steps begin at zero', 'self.dt_proj.bias.copy_(draw_steps(inner))', 'pass'),
+    ]),
+    'recurrent/griffin.py': ('test_recurrent.py', [
+        ('the first token of a document enters in part', 'first = torch.maximum(first, begins.unsqueeze(-1).to(first.dtype))', 'pass'),
+        ('a part of padding is a first token', 'started = torch.maximum(started, new)', 'started = torch.ones_like(started)'),
+        ('the root has any slope', 't > least, t.clamp(min=least).sqrt()', 't >= 0, t.sqrt()'),
+        ('padding fades', 'decay.masked_fill(padding, 1.0)', 'decay'),
+        ('gates are turned', 'bnhi,hij->bnhj', 'bnhi,hji->bnhj'),
+    ]),
     'recurrent/__init__.py': ('test_recurrent.py', [
         ('keywords are not looked at', 'if key not in free:', 'if False:'),
     ]),

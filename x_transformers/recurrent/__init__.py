@@ -8,6 +8,8 @@
     GatedLinearAttention  'gla'          sums of values by their keys, with a decay of each channel
     LightningAttention    'lightning'    sums of values by their keys, with a fixed decay of each head
     Mamba2                'mamba2'       a state-space model with one decay of each head and token
+    Mamba                 'mamba'        a state-space model whose steps, inputs and outputs depend on the token
+    GriffinBlock          'rg_lru'       Griffin's block: a gated linear recurrence of each channel
     RWKVChannelMix                       a feedforward that also reads the token before
 
 Each maps x (b n dim) and a state, None at the beginning, to a pair of its output (b n dim_out) and the state that it
@@ -29,6 +31,8 @@ from x_transformers.flags import ConfigError, did_you_mean
 from x_transformers.recurrent.base import Recurrent
 from x_transformers.recurrent.convolution import ShortConvolution
 from x_transformers.recurrent.gated import GatedDelta, GatedLinearAttention, LightningAttention
+from x_transformers.recurrent.griffin import GriffinBlock
+from x_transformers.recurrent.mamba import Mamba
 from x_transformers.recurrent.mamba2 import Mamba2
 from x_transformers.recurrent.rwkv import RWKVChannelMix, RWKVTimeMix
 from x_transformers.recurrent.ssm import DiagonalSSM
@@ -38,7 +42,9 @@ __all__ = [
     'DiagonalSSM',
     'GatedDelta',
     'GatedLinearAttention',
+    'GriffinBlock',
     'LightningAttention',
+    'Mamba',
     'Mamba2',
     'RWKVChannelMix',
     'RWKVTimeMix',
@@ -56,6 +62,8 @@ MODULES: dict[str, Callable[..., nn.Module]] = {
     'gla': GatedLinearAttention,
     'lightning': LightningAttention,
     'mamba2': Mamba2,
+    'mamba': Mamba,
+    'rg_lru': GriffinBlock,
 }
 
 

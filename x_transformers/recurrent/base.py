@@ -90,3 +90,8 @@ def last_real(x: Tensor, last: Tensor, count: Tensor | None) -> Tensor:
         return x[:, -1].clone()
     every = torch.cat((last.to(x.dtype).unsqueeze(1), x), dim=1)
     return gather_along(every, count.unsqueeze(-1), -2).squeeze(1)
+
+
+def is_padding(count: Tensor, x: Tensor) -> Tensor:
+    """Return which tokens of x (b n d) stand behind the first `count` ones, (b, n, 1)."""
+    return (torch.arange(x.shape[1], device=x.device) >= count.unsqueeze(-1)).unsqueeze(-1)

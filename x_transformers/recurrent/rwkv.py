@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from x_transformers.core.modes import to_float
 from x_transformers.flags import ConfigError, positive
 from x_transformers.kernels.recurrences import peaks, scan_from
-from x_transformers.recurrent.base import Recurrent, State, last_real, shift_tokens
+from x_transformers.recurrent.base import Recurrent, State, is_padding, last_real, shift_tokens
 
 
 def mix_shifted(before: Tensor, new: Tensor, share: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ class RWKVTimeMix(Recurrent):
         k, v = to_float(k), to_float(v)
         w = to_float(self.time_decay).exp().expand_as(k)
         if count is not None:
-            padding = (torch.arange(x.shape[1], device=x.device) >= count.unsqueeze(-1)).unsqueeze(-1)
+            padding = is_padding(count, x)
             k, w = k.masked_fill(padding, torch.finfo(k.dtype).min / 8), w.masked_fill(padding, 0.0)
         begins = None if begins is None else begins.t().unsqueeze(-1)
         k, v, w = (t.transpose(0, 1) for t in (k, v, w))  # n b d
