@@ -40,6 +40,7 @@ from x_transformers import (
     AutoregressiveWrapper,
     BeliefStateWrapper,
     BertPretrainWrapper,
+    ChunkedCrossAttention,
     Classifier,
     ConformerEncoder,
     ContinuousAutoregressiveWrapper,
@@ -451,6 +452,9 @@ SUBJECTS = {
     'codes': Subject(
         lambda: VectorQuantizer(DIM, 7, norm=True), dict(z=randn(2, N, DIM)),
         lambda m, z, **inputs: m(z, **inputs).loss, by='mask', fills=dict(z=9.0)),
+    'texts of chunks': Subject(
+        lambda: ChunkedCrossAttention(DIM, heads=2, dim_head=8, chunk=3),
+        dict(x=randn(2, N, DIM), neighbours=randn(2, 2, 2, 4, DIM))),
     'pixels': Subject(
         lambda: DMOLHead(DIM, components=2), dict(x=randn(2, N, DIM), pixels=ids() .unsqueeze(-1) + torch.arange(3)),
         lambda m, x, pixels: m.log_prob(m(x), pixels), generate=lambda m, x, pixels: m.sample(m(x))),
@@ -518,6 +522,7 @@ NO_PADDING = {
     'pretraining': 'it writes its own texts',
     'points': 'the inputs have no order',
     'pixels': 'a head reads each token alone',
+    'texts of chunks': 'a mask is that of the neighbours: see test_retro',
     'images, by formula': 'an image is whole: every patch is read',
     'images': 'an image is whole: every patch is read',
     'images, with a head': 'an image is whole: every patch is read',
@@ -553,13 +558,15 @@ NO_ITEMS = {
         'it gives no loss'),
     'foretold segments': 'its loss compares each hidden segment with the others of the batch',
     'codes': 'its loss is a mean over vectors, none of which is a target',
+    'texts of chunks': 'it gives no loss',
 }  # fmt: skip
 NO_TABLE = 'has none'
 NO_MORE_TOKENS = {
     **dict.fromkeys(
         ('decisions', 'decisions, discrete', 'two kinds', 'conformer', 'speech', 'arrays', 'arrays, asked', 'videos',
          'vectors', 'vectors, rolled out', 'autoencoder', 'autoencoder, variational', 'bindings', 'points', 'pixels',
-         'codes', 'two streams', 'frames', 'images', 'images, by formula', 'images, with a head'), NO_TABLE),
+         'codes', 'texts of chunks', 'two streams', 'frames', 'images', 'images, by formula', 'images, with a head'),
+        NO_TABLE),
     'text and image': 'in two tables',
     'foretold segments': 'its head and its masks',
     'text to image': 'begins images',

@@ -20,6 +20,7 @@ from x_transformers import (
     AutoregressiveWrapper,
     BeliefStateWrapper,
     BertPretrainWrapper,
+    ChunkedCrossAttention,
     ContinuousAutoregressiveWrapper,
     ContinuousTransformerWrapper,
     CrossAttender,
@@ -231,6 +232,7 @@ head = DMOLHead(16)
 case('DMOL', head, 'forward', x=x)
 case('DMOL.log_prob', head, 'log_prob', params=torch.zeros(2, 6, 100), pixels=ids.unsqueeze(-1).expand(-1, -1, 3))
 case('DMOL.sample', head, 'sample', params=torch.zeros(2, 6, 100))
+case('CCA', ChunkedCrossAttention(16, 2, 8, 2), 'forward', x=x, neighbours=torch.randn(2, 1, 2, 3, 16))
 case('Codes', VectorQuantizer(16, 5), 'forward', z=x)
 case('CPC', CPCLoss(), 'forward', predicted=x, target=x)
 for made in (RWKVTimeMix(16), RWKVChannelMix(16), DiagonalSSM(16, state=2), Mamba(16)):

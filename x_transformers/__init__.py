@@ -26,6 +26,7 @@ from x_transformers.modalities.decision import DecisionTransformer
 from x_transformers.modalities.dmol import DMOLHead
 from x_transformers.modalities.joint_attention import JointAttention
 from x_transformers.modalities.perceiver import Perceiver, PerceiverIO
+from x_transformers.modalities.retro import ChunkedCrossAttention
 from x_transformers.modalities.two_towers import TwoTowers
 from x_transformers.modalities.vector_quantizer import VectorQuantizer
 from x_transformers.modalities.video import FactorizedVideoEncoder
@@ -79,6 +80,7 @@ __all__ = [
     'AutoregressiveWrapper',
     'BeliefStateWrapper',
     'BertPretrainWrapper',
+    'ChunkedCrossAttention',
     'Classifier',
     'ConformerEncoder',
     'ContinuousAutoregressiveWrapper',

@@ -12,6 +12,13 @@ BUGS = {
         ('the first latent is the class', 'z.mean(dim=1)', 'z[:, 0]'),
         ('answers meet', 'out = self.decoder(queries.expand(x.shape[0], -1, -1), z)', 'out = self.decoder(queries.expand(x.shape[0], -1, -1), z).cumsum(dim=1)'),
     ]),
+    'modalities/retro.py': ('test_retro.py', [
+        ('a token reads the neighbours of its own chunk', 'read = x[:, self.chunk - 1 : self.chunk - 1 + c * self.chunk]', 'read = x[:, : c * self.chunk]'),
+        ('outputs come one token early', '(0, 0, self.chunk - 1, n - self.chunk + 1 - read.shape[1])', '(0, 0, self.chunk - 2, n - self.chunk + 2 - read.shape[1])'),
+        ('padding of neighbours is read', 'attn_mask=None if seen is None else seen | ~some', 'attn_mask=None'),
+        ('without neighbours something is read', 'out if some is None else out.masked_fill(~some, 0.0)', 'out'),
+        ('it begins as something', 'nn.init.zeros_(self.to_out.weight)', 'pass'),
+    ]),
     'modalities/vector_quantizer.py': ('test_vector_quantizer.py', [
         ('vectors learn what codes should', 'to_float(z.detach()) - to_float(code)', 'to_float(z) - to_float(code.detach())'),
         ('codes pass no gradient on', 'Quantized(z + (code - z).detach()', 'Quantized(code'),
