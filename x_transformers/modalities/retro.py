@@ -70,7 +70,7 @@ class ChunkedCrossAttention(Configurable):
         q = rearrange(q, 'b (c n) (h e) -> (b c) h n e', c=c, h=self.heads)
         k, v = (rearrange(t, 'b c k r (h e) -> (b c) h (k r) e', h=self.heads) for t in (k, v))
         seen: Any = None if mask is None else rearrange(mask, 'b c k r -> (b c) 1 1 (k r)')
-        some = None if seen is None else seen.any(dim=-1, keepdim=True)
+        some: Any = None if seen is None else seen.any(dim=-1, keepdim=True)
         out = differentiable_sdpa(q, k, v, attn_mask=None if seen is None else seen | ~some)
         out = out if some is None else out.masked_fill(~some, 0.0)
         out = self.to_out(rearrange(out, '(b c) h n e -> b (c n) (h e)', b=b))[:, : read.shape[1]]
