@@ -300,6 +300,7 @@ FURTHER_EXAMPLES: dict[str, tuple[Any, ...]] = {
     'attn_kernel_update': ('delta',),
     'scale_residual': (0.5,),
     'laurel_kind': ('gemma3n',),
+    'hyper_conn_residual_mix': ('mhc',),
     'per_layer_emb': (True,),
     'depth_scale_residual': (0.5,),
     'num_residual_streams': (3,),

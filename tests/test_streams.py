@@ -507,6 +507,66 @@ def test_resi_dual(scale):
 # three inputs
 
 
+def mhc_weights(w, u, s, iters):
+    """2512.24880, for one token: weights of reading (s), of writing (s), and the mix (s s), row from, column to."""
+    u = u.flatten() / ((u * u).mean() + 1e-6).sqrt()
+    a, p, m = (w['fn'] @ u).split((s, s, s * s))
+    of_read, of_write, of_mix = w['base'].split((s, s, s * s))
+    mix = (w['scale'][2] * m + of_mix).view(s, s).tolist()
+    mix = [[math.exp(v) / sum(math.exp(o) for o in row) + 1e-6 for v in row] for row in mix]
+    for step in range(2 * iters - 1):
+        if step % 2:
+            mix = [[v / (sum(row) + 1e-6) for v in row] for row in mix]
+        else:
+            sums = [sum(row[t] for row in mix) + 1e-6 for t in range(s)]
+            mix = [[row[t] / sums[t] for t in range(s)] for row in mix]
+    read = torch.sigmoid(w['scale'][0] * a + of_read) + 1e-6
+    return read, 2 * torch.sigmoid(w['scale'][1] * p + of_write), torch.tensor(mix, dtype=u.dtype)
+
+
+@pytest.mark.parametrize(('streams', 'iters'), [(2, 1), (3, 20)])
+def test_manifold_hyper_connections(streams, iters):
+    flags = dict(num_residual_streams=streams, hyper_conn_residual_mix='mhc', hyper_conn_sinkhorn_iters=iters)
+    net, x = built(Encoder, depth=1, **flags), randn(1, 3, 6)
+    s = [x + net.stream_emb[i] for i in range(streams)]
+    for i, layer in enumerate(net.layers):
+        w = dict(layer[2].named_parameters())
+        tokens = [mhc_weights(w, torch.stack([t[0, at] for t in s]), streams, iters) for at in range(3)]
+        read = torch.stack([sum(tokens[at][0][j] * s[j][0, at] for j in range(streams)) for at in range(3)])[None]
+        out = branch(net, i, read)
+        s = [
+            torch.stack([
+                sum(tokens[at][2][j, t] * s[j][0, at] for j in range(streams)) + tokens[at][1][t] * out[0, at]
+                for at in range(3)
+            ])[None]
+            for t in range(streams)
+        ]  # fmt: skip
+    w, rows = dict(net.stream_readout.named_parameters()), []
+    for at in range(3):
+        u = torch.cat([t[0, at] for t in s])
+        u = u / ((u * u).mean() + 1e-6).sqrt()
+        weights = torch.sigmoid(w['scale'] * (w['fn'] @ u) + w['base']) + 1e-6
+        rows.append(sum(weights[j] * s[j][0, at] for j in range(streams)))
+    assert_close(net(x), net.final_norm(torch.stack(rows)[None]))
+
+
+@pytest.mark.slow
+def test_manifold_hyper_connections_of_transformers():
+    theirs = pytest.importorskip('transformers.models.deepseek_v4.modeling_deepseek_v4')
+    config = pytest.importorskip('transformers').DeepseekV4Config(hidden_size=6, num_attention_heads=2)
+    flags = dict(num_residual_streams=4, hyper_conn_residual_mix='mhc', hyper_conn_sinkhorn_iters=20)
+    net, streams = built(depth=1, **flags), randn(1, 5, 4, 6)
+    layer, head = theirs.DeepseekV4HyperConnection(config).double(), theirs.DeepseekV4HyperHead(config).double()
+    layer.load_state_dict(net.layers[0][2].state_dict())
+    head.load_state_dict({f'hc_{name}': t for name, t in net.stream_readout.state_dict().items()})
+    beta, mix, read = layer(streams)
+    packed = streams[0].transpose(0, 1)
+    own, kept, extra = net.layers[0][2].prepare(packed)
+    for ours, wanted in ((own, read), (extra['beta'], beta), (kept, mix.mT @ streams)):
+        assert_close(ours, wanted, tolerance=1e-6)  # its weights are in float32
+    assert_close(net.stream_readout(packed), head(streams), tolerance=1e-6)
+
+
 def plain_rms(t, weight):
     return t / ((t * t).mean() + 1e-6).sqrt() * weight
 
@@ -691,6 +751,11 @@ def test_lime_refuses_repeats_in_a_call():
         (dict(num_residual_streams=2, orthog_residual=True), 'num_residual_streams.*orthog_residual'),
         (dict(num_residual_streams=2, mv_split_residual=True), 'num_residual_streams.*mv_split_residual'),
         (dict(num_residual_streams=0), 'num_residual_streams'),
+        (dict(num_residual_streams=2, hyper_conn_residual_mix='mhc', hyper_conn_sinkhorn_iters=0), 'iters.*at least 1'),
+        (
+            dict(num_residual_streams=2, hyper_conn_residual_mix='mhc', qkv_receive_diff_residuals=True),
+            'mhc.*diff_resid',
+        ),
         (dict(laurel_rank=2, num_residual_streams=2), 'laurel_rank.*both choose the residual'),
         (dict(laurel_rank=2, gate_residual=True), 'gate_residual.*laurel_rank'),
         (dict(laurel_rank=2, reversible=True), 'laurel_rank.*reversible'),

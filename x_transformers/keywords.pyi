@@ -244,8 +244,8 @@ class StackKeywords(TypedDict, total=False):
     """AltUp: blocks compute one of the streams, the others are predicted and corrected. Default: False. Hyper-Connections, arXiv:2409.19606."""
     hyper_conn_sinkhorn_iters: int
     """Number of Sinkhorn iterations for the mixing matrix. Default: 5. Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880."""
-    hyper_conn_residual_mix: Literal['sinkhorn', 'ones']
-    """Mixing matrix of the streams: 'sinkhorn' (doubly stochastic), or 'ones' for weights of x-transformers 2.31. Default: 'sinkhorn'. Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880."""
+    hyper_conn_residual_mix: Literal['sinkhorn', 'mhc', 'ones']
+    """Mixing matrix of the streams: 'sinkhorn' (doubly stochastic), 'mhc' (from all streams of a token, with a learned readout; 20 iterations in the paper), or 'ones' for weights of x-transformers 2.31. Default: 'sinkhorn'. Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880."""
     softclamp_output: bool
     """Soft-clamp the output of the last layer with tanh. Default: False. Gemma 2, arXiv:2408.00118."""
     softclamp_output_value: float
@@ -1350,8 +1350,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """AltUp: blocks compute one of the streams, the others are predicted and corrected. Default: False. Hyper-Connections, arXiv:2409.19606."""
     enc_hyper_conn_sinkhorn_iters: int
     """Number of Sinkhorn iterations for the mixing matrix. Default: 5. Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880."""
-    enc_hyper_conn_residual_mix: Literal['sinkhorn', 'ones']
-    """Mixing matrix of the streams: 'sinkhorn' (doubly stochastic), or 'ones' for weights of x-transformers 2.31. Default: 'sinkhorn'. Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880."""
+    enc_hyper_conn_residual_mix: Literal['sinkhorn', 'mhc', 'ones']
+    """Mixing matrix of the streams: 'sinkhorn' (doubly stochastic), 'mhc' (from all streams of a token, with a learned readout; 20 iterations in the paper), or 'ones' for weights of x-transformers 2.31. Default: 'sinkhorn'. Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880."""
     enc_softclamp_output: bool
     """Soft-clamp the output of the last layer with tanh. Default: False. Gemma 2, arXiv:2408.00118."""
     enc_softclamp_output_value: float
@@ -2594,8 +2594,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """AltUp: blocks compute one of the streams, the others are predicted and corrected. Default: False. Hyper-Connections, arXiv:2409.19606."""
     dec_hyper_conn_sinkhorn_iters: int
     """Number of Sinkhorn iterations for the mixing matrix. Default: 5. Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880."""
-    dec_hyper_conn_residual_mix: Literal['sinkhorn', 'ones']
-    """Mixing matrix of the streams: 'sinkhorn' (doubly stochastic), or 'ones' for weights of x-transformers 2.31. Default: 'sinkhorn'. Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880."""
+    dec_hyper_conn_residual_mix: Literal['sinkhorn', 'mhc', 'ones']
+    """Mixing matrix of the streams: 'sinkhorn' (doubly stochastic), 'mhc' (from all streams of a token, with a learned readout; 20 iterations in the paper), or 'ones' for weights of x-transformers 2.31. Default: 'sinkhorn'. Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880."""
     dec_softclamp_output: bool
     """Soft-clamp the output of the last layer with tanh. Default: False. Gemma 2, arXiv:2408.00118."""
     dec_softclamp_output_value: float

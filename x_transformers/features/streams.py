@@ -11,12 +11,14 @@ import torch
 from einops import einsum, rearrange, reduce
 from torch import Tensor, nn
 
-from x_transformers.core.modes import at_least_float
+from x_transformers.core.modes import at_least_float, disable_autocast
 from x_transformers.features.integrators import ReceiveViews
 from x_transformers.features.levels import StackFeature
-from x_transformers.features.norms import RMSNorm
+from x_transformers.features.norms import RMSNorm, rms_normed
 from x_transformers.features.residuals import drop_scales
 from x_transformers.flags import ConfigError, count, flag, is_int, one_of, size, warn_once
+
+MHC_EPS = 1e-6
 
 
 def sinkhorn(t: Tensor, iters: int = 20) -> Tensor:
@@ -107,6 +109,67 @@ class HyperConnection(Streams):
             )
 
 
+def normalized_streams(streams: Tensor) -> Tensor:
+    """Return the streams of a token (b n s d) as one vector (b n sd) of mean square 1, in float32 at least."""
+    return rms_normed(streams.flatten(-2).to(at_least_float(streams.dtype)), MHC_EPS)
+
+
+class ManifoldHyperConnection(Streams):
+    """Hyper-connection whose mixing matrix, doubly stochastic, follows from all streams of a token together.
+
+        u = flat(R) / rms(R);  a (s), p (s), m (s, s) = u fn^T
+        read   = sum over s of (sigmoid(scale_0 a + base) + eps) R[s]
+        M      = softmax of each row of  scale_2 m + base,  + eps;  its columns, then rows and columns in turn, are
+                 divided by their sums + eps
+        R new  = sum over s of M[s, t] R[s] + beta out,   beta = 2 sigmoid(scale_1 p + base)
+
+    Xie et al. 2025, arXiv:2512.24880
+    """
+
+    def __init__(self, dim: int, layer_index: int = 0, *, streams: int, views: int, sinkhorn_iters: int) -> None:
+        super().__init__(streams, views)
+        if views > 1:
+            raise ConfigError(
+                "`hyper_conn_residual_mix='mhc'` cannot be combined with `qkv_receive_diff_residuals`: a branch has "
+                'one input'
+            )
+        self.iters, count = sinkhorn_iters, 2 * streams + streams**2
+        self.fn = nn.Parameter(torch.randn(count, streams * dim) * 0.02)
+        self.base, self.scale = nn.Parameter(torch.zeros(count)), nn.Parameter(torch.ones(3))
+
+    def prepare(self, x: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        streams, s = rearrange(x, '(b s) n d -> b n s d', s=self.streams), self.streams
+        u = normalized_streams(streams)
+        with disable_autocast(x):
+            logits = nn.functional.linear(u, self.fn.to(u.dtype)).split((s, s, s * s), dim=-1)
+            read, beta, mix = (
+                t * scale + base
+                for t, scale, base in zip(logits, self.scale, self.base.split((s, s, s * s)), strict=True)
+            )
+            mix = mix.unflatten(-1, (s, s)).softmax(dim=-1) + MHC_EPS
+            for step in range(2 * self.iters - 1):  # columns first, and last
+                mix = mix / (mix.sum(dim=-1 if step % 2 else -2, keepdim=True) + MHC_EPS)
+        branch = einsum((read.sigmoid() + MHC_EPS).to(x.dtype), streams, 'b n s, b n s d -> b n d')
+        kept = einsum(mix.to(x.dtype), streams, 'b n s t, b n s d -> b n t d')
+        return branch, kept, {'beta': 2 * beta.sigmoid().to(x.dtype)}
+
+
+class StreamReadout(nn.Module):
+    """The sum of the streams (b s) n d with weights  sigmoid(scale u fn^T + base) + eps,  as in the layers."""
+
+    def __init__(self, dim: int, streams: int) -> None:
+        super().__init__()
+        self.fn = nn.Parameter(torch.randn(streams, streams * dim) * 0.02)
+        self.base, self.scale = nn.Parameter(torch.zeros(streams)), nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        streams = rearrange(x, '(b s) n d -> b n s d', s=len(self.base))
+        u = normalized_streams(streams)
+        with disable_autocast(x):
+            weights = (nn.functional.linear(u, self.fn.to(u.dtype)) * self.scale + self.base).sigmoid() + MHC_EPS
+        return einsum(weights.to(x.dtype), streams, 'b n s, b n s d -> b n d')
+
+
 def learned_beside_ones(state: dict[str, Tensor], prefix: str, views: int) -> bool:
     """Return True if a hyper-connection has learned, but not how to mix: a matrix of ones gives that no gradient."""
     names = ('dynamic_alpha_fn', 'dynamic_beta_fn', 'static_alpha')
@@ -190,6 +253,8 @@ class ResidualStreams(StackFeature):
         return rearrange(streams, 'b s n d -> (b s) n d')
 
     def stack_output(self, x: Tensor, call: Any) -> Tensor:
+        if getattr(self.owner, 'stream_readout', None) is not None:
+            return self.owner.stream_readout(x)
         return reduce(x, '(b s) n d -> b n d', 'sum', s=self.num_residual_streams)
 
 
@@ -306,20 +371,33 @@ class HyperConnections(StackFeature):
     hyper_conn_sinkhorn_iters = flag(5, 'number of Sinkhorn iterations for the mixing matrix', count, example=1)
     hyper_conn_residual_mix = flag(
         'sinkhorn',
-        "mixing matrix of the streams: 'sinkhorn' (doubly stochastic), or 'ones' for weights of x-transformers 2.31",
-        one_of('sinkhorn', 'ones'),
+        "mixing matrix of the streams: 'sinkhorn' (doubly stochastic), 'mhc' (from all streams of a token, with a "
+        "learned readout; 20 iterations in the paper), or 'ones' for weights of x-transformers 2.31",
+        one_of('sinkhorn', 'mhc', 'ones'),
         example='ones',
     )
     switches = ('num_residual_streams',)
+    stored_as = {'readout': 'stream_readout'}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
         return values['num_residual_streams'] > 1 and not (values.get('gated_multi_residual') or values.get('altup'))
 
+    def setup(self, owner: Any) -> None:
+        if self.hyper_conn_residual_mix == 'mhc':
+            if self.hyper_conn_sinkhorn_iters < 1:
+                raise ConfigError(
+                    "`hyper_conn_sinkhorn_iters` must be at least 1 with `hyper_conn_residual_mix='mhc'`, got 0"
+                )
+            self.readout = StreamReadout(owner.dim, owner.num_residual_streams)
+
     def residual(self, *args: Any, layer_index: int, **options: Any) -> nn.Module:
         options = drop_scales('num_residual_streams', options, 'scale_residual', 'scale_residual_constant')
         views = ReceiveViews.views_of_residual(self.owner, layer_index)
         own: dict[str, Any] = dict(streams=self.owner.num_residual_streams, views=views, layer_index=layer_index)
+        if self.hyper_conn_residual_mix == 'mhc':
+            own |= dict(sinkhorn_iters=self.hyper_conn_sinkhorn_iters)
+            return ManifoldHyperConnection(*args, **{**own, **options})
         own |= dict(mixes_ones=self.hyper_conn_residual_mix == 'ones', sinkhorn_iters=self.hyper_conn_sinkhorn_iters)
         return HyperConnection(*args, **{**own, **options})
 
