@@ -373,7 +373,7 @@ BUGS = {
         ('AltUp stands beside other views', 'if owner.features.find(ReceiveViews) is not None:', 'if False:'),
         ('a branch is written once, not twice', "{'beta': 2 * beta.sigmoid()}", "{'beta': beta.sigmoid()}"),
         ('the output is the mean of the streams', "'(b s) n d -> b n d', 'sum', s=", "'(b s) n d -> b n d', 'mean', s="),
-        ('streams are mixed the other way', "einsum(mix, streams, 'b n s t, b n s d -> b n t d')", "'b n s t, b n t d -> b n s d'"),
+        ('streams are mixed the other way', "einsum(mix, streams, 'b n s t, b n s d -> b n t d')", "einsum(mix, streams, 'b n s t, b n t d -> b n s d')"),
     ]),
     'features/linformer.py': ('test_linformer.py', [
         ('means of slots are summed in half precision', '((to_float(t).sum(dim=-2) /', '((t.sum(dim=-2) /', 'test_half_precision.py'),
