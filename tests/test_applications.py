@@ -297,7 +297,7 @@ def test_walks_through_rooms_and_along_a_chain(app):
         place, paid = 1, []
         for action in actions[row].tolist():
             after = min(max(place + (1 if action else -1), 0), 8)
-            paid.append((after > place) / 7)
+            paid.append((after - place) / 7)
             place = after
         assert rewards[row].tolist() == pytest.approx(paid)
         assert app.returns_to_go(rewards)[row].tolist() == pytest.approx([sum(paid[at:]) for at in range(8)])
