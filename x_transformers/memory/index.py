@@ -43,38 +43,21 @@ def clusters_for(entries: int) -> int:
 
 
 class Engine:
-    """Package that searches: it learns from a sample, if it has to, and makes, saves, loads and asks shards.
+    """Package that searches, with a shard of keys as its own object. Keys and queries are arrays of float32.
 
-    metric   'l2' or 'ip': keys and queries of 'cosine' are unit vectors, whose nearest by 'l2' they are
+    learn(keys, clusters)         an empty shard with clusters, for packages with `learns`
+    make(empty, parts, count)     a shard of keys, given in parts (n, d)
+    save(shard, file), load(path, is_mapped), most_probes(shard)
+    ask(shard, queries, count, probes)   distances and entries (q, at most count), -1 for none; more probes find more
+
+    Keys of 'cosine' are unit vectors, whose nearest by 'l2' they are.
     """
 
-    package, extra = '', ''
-    learns = False
+    package, extra, learns = '', '', False
 
     def __init__(self, dim: int, metric: str) -> None:
         self.dim, self.metric = dim, 'ip' if metric == 'ip' else 'l2'
         self.module: ModuleType = import_optional(self.package, f'`backend={self.extra!r}`', self.extra)
-
-    def learn(self, keys: Any, clusters: int) -> Any:
-        """Return an empty shard with clusters of keys (n, d)."""
-        raise NotImplementedError
-
-    def make(self, empty: Any, parts: Iterator[Any], count: int) -> Any:
-        """Return a shard of keys, given in parts (n, d)."""
-        raise NotImplementedError
-
-    def save(self, shard: Any, file: Any) -> None:
-        raise NotImplementedError
-
-    def load(self, path: Path, is_mapped: bool) -> Any:
-        raise NotImplementedError
-
-    def most_probes(self, shard: Any) -> int:
-        raise NotImplementedError
-
-    def ask(self, shard: Any, queries: Any, count: int, probes: int) -> tuple[Any, Any]:
-        """Return distances and entries (q, at most count), -1 for none. More `probes` find more."""
-        raise NotImplementedError
 
 
 class FaissEngine(Engine):
@@ -187,7 +170,7 @@ class Index:
         # Each backend has a folder, that of faiss is the one of earlier stores.
         self.folder = folder if backend == 'faiss' else folder.with_name(f'{folder.name}-{backend}')
         self.dim, self.blocks, self.backend, self.metric = dim, blocks, backend, metric
-        self.engine = ENGINES[backend](dim, metric)
+        self.engine: Any = ENGINES[backend](dim, metric)
         self.about = self.folder / 'index.json'
         self.notes: dict[str, Any] = {
             'format': FORMAT, 'backend': backend, 'metric': metric,
