@@ -367,7 +367,7 @@ BUGS = {
         ('AltUp corrects the last streams, not the predicted ones', 'return predicted + (x - predicted[0]) * factors', 'return x + (x - predicted[0]) * factors'),
         ('AltUp routes by what is not normed', 'self.router(self.norm(x) / x.shape[-1])', 'self.router(x / x.shape[-1])'),
         ('streams of AltUp keep their power', 'return (t * (power.sqrt() * own.clamp(min=1e-5).rsqrt())).to(t.dtype)', 'return t'),
-        ('per-layer embeddings change the computed stream', 'torch.cat((streams[:1], streams[1:] +', 'torch.cat((streams[:1] + 1, streams[1:] +'),
+        ('per-layer embeddings beside AltUp are not scaled', 'self.branch(x * self.scale, **inputs)', 'self.branch(x, **inputs)', 'test_streams.py -ktest_altup'),
         ('the last block of AltUp is not corrected', '        x = self.correct(x, call)\n        others', '        others'),
         ('AltUp gives the first stream', 'for unembed, t in others)]).mean(dim=0)', 'for unembed, t in others)])[0]'),
         ('AltUp stands beside other views', 'if owner.features.find(ReceiveViews) is not None:', 'if False:'),
