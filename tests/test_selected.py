@@ -109,7 +109,7 @@ def indexer_by_hand(attn, x, topk, dense, kind=None):
     return attn.to_out(torch.stack(outs).unflatten(0, (len(x), N))), total / (len(x) * N)
 
 
-@pytest.mark.parametrize('topk, warmup', [(3, False), (14, False), (3, True), (40, False)])
+@pytest.mark.parametrize('topk, warmup', [(1, False), (3, False), (14, False), (3, True), (40, False)])
 def test_the_indexer_is_its_formula_and_learns_from_its_loss_alone(topk, warmup):
     attn, x = layer(**INDEXER, indexer_topk=topk, indexer_warmup=warmup).train(), vectors(2, N, 16).requires_grad_()
     with AuxLosses() as aux:

@@ -14,8 +14,9 @@ from x_transformers.patterns.engine.attention import get_scores
 from x_transformers.patterns.engine.formula import Scores, concat_groups, group_scores, index_scores, prefix_scores
 
 Views = tuple[Tensor, Tensor, Tensor]
-# Up to this multiple of `indexer_topk`, masking all keys takes less time than gathering the chosen ones.
-MASKED = 2
+# Up to these multiples of `indexer_topk`, masking all keys takes less time than gathering the chosen ones: for few
+# queries, and for many, which share the keys.
+MASKED_FEW, MASKED = 2, 16
 
 
 class SparseIndexer(ChosenKeys):
@@ -119,6 +120,7 @@ class SparseIndexer(ChosenKeys):
         places, _ = self.find_queries(torch.zeros(1, 1, dtype=torch.long, device=q.device), call)
         own_q, own_k = self.rotate_both(call)
         learns = self.owner.training and torch.is_grad_enabled() and self.indexer_loss_weight > 0
+        most = (MASKED_FEW if self.takes_each(call) else MASKED) * self.indexer_topk
         every = bool(self.indexer_warmup) or call.keys <= self.indexer_topk
 
         def run(
@@ -130,7 +132,7 @@ class SparseIndexer(ChosenKeys):
             group_axis = 2  # All queries are one group.
             if not every:
                 seen = self.choose(scores, seen)
-                if call.keys > MASKED * self.indexer_topk:  # Each query is a group.
+                if call.keys > most:  # Each query is a group.
                     best = list_chosen(seen, self.indexer_topk)
                     scores, seen = scores.gather(-1, best.clamp(min=0)), best >= 0
                     row, j, group_axis = row.mT, best.clamp(min=0).unsqueeze(1), 3
