@@ -48,7 +48,8 @@ TOPICS: dict[str, tuple[str, tuple[str, ...]]] = {
     'positions': (
         'Position biases and relative positions',
         (
-            'biases', 'data_positions', 'relative', 'untied', 'disentangled', 'layer_positions', 'contextual',
+            'biases', 'window_biases', 'data_positions', 'relative', 'untied', 'disentangled', 'layer_positions',
+            'contextual',
         ),
     ),
     'queries-keys-values': (

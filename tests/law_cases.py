@@ -187,6 +187,7 @@ SETTINGS: dict[str, Values] = {
     'cross_attn_tokens_dropout': dict(cross_attend=True),
     'learned_reinject_input_gate': dict(reinject_input=True),
     'attn_flash_pack_seq': dict(rotary_pos_emb=True),
+    'attn_log_cpb': dict(attn_log_cpb_hidden=16),
     'attn_gate_values_bias': dict(attn_gate_values=True),
     'attn_rotate_values': dict(rotary_pos_emb=True),
     'attn_qk_head_norm_at': dict(rotary_pos_emb=True),
@@ -251,6 +252,7 @@ KINDS: dict[str, type[AttentionLayers]] = {
     **dict.fromkeys(('attn_lsh_chunks', 'attn_lsh_across_buckets', 'attn_routing_balanced'), Encoder),
     # sorted blocks hold later tokens
     'attn_sortcut': Encoder,
+    **{f'attn_log_cpb{name}': Encoder for name in ('', '_window', '_hidden')},  # images
     'alibi_bidirectional': Encoder,  # half of the heads look ahead
     # in a causal stack, tokens in front see nothing of what follows
     'attn_max_attend_future': Encoder,

@@ -500,6 +500,12 @@ class StackKeywords(TypedDict, total=False):
     """Number of learned key/value pairs per head. Default: 0. Augmenting Self-attention with Persistent Memory, arXiv:1907.01470."""
     cross_attn_add_zero_kv: bool | tuple[bool, ...] | PerLayer
     """Prepend one key and one value of zeros. Default: False. Attention Is Off By One, evanmiller.org/attention-is-off-by-one.html."""
+    cross_attn_log_cpb: bool | tuple[bool, ...] | PerLayer
+    """Add a bias computed from the distance of pixels in rows and columns, on a log scale. Default: False. Swin Transformer V2, arXiv:2111.09883."""
+    cross_attn_log_cpb_window: tuple[int, int] | tuple[tuple[int, int], ...] | PerLayer
+    """Rows and columns m of a window in training. Default: (8, 8). Swin Transformer V2, arXiv:2111.09883."""
+    cross_attn_log_cpb_hidden: int | tuple[int, ...] | PerLayer
+    """Inner width of its network. Default: 512. Swin Transformer V2, arXiv:2111.09883."""
     cross_attn_data_dependent_alibi: bool | tuple[bool, ...] | PerLayer
     """Add to the scores the summed log forget gates of the tokens in between. Default: False. Forgetting Transformer, arXiv:2503.02130."""
     cross_attn_data_dependent_alibi_per_row: bool | tuple[bool, ...] | PerLayer
@@ -868,6 +874,12 @@ class StackKeywords(TypedDict, total=False):
     """Number of learned key/value pairs per head. Default: 0. Augmenting Self-attention with Persistent Memory, arXiv:1907.01470."""
     attn_add_zero_kv: bool | tuple[bool, ...] | PerLayer
     """Prepend one key and one value of zeros. Default: False. Attention Is Off By One, evanmiller.org/attention-is-off-by-one.html."""
+    attn_log_cpb: bool | tuple[bool, ...] | PerLayer
+    """Add a bias computed from the distance of pixels in rows and columns, on a log scale. Default: False. Swin Transformer V2, arXiv:2111.09883."""
+    attn_log_cpb_window: tuple[int, int] | tuple[tuple[int, int], ...] | PerLayer
+    """Rows and columns m of a window in training. Default: (8, 8). Swin Transformer V2, arXiv:2111.09883."""
+    attn_log_cpb_hidden: int | tuple[int, ...] | PerLayer
+    """Inner width of its network. Default: 512. Swin Transformer V2, arXiv:2111.09883."""
     attn_data_dependent_alibi: bool | tuple[bool, ...] | PerLayer
     """Add to the scores the summed log forget gates of the tokens in between. Default: False. Forgetting Transformer, arXiv:2503.02130."""
     attn_data_dependent_alibi_per_row: bool | tuple[bool, ...] | PerLayer
@@ -1606,6 +1618,12 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Number of learned key/value pairs per head. Default: 0. Augmenting Self-attention with Persistent Memory, arXiv:1907.01470."""
     enc_cross_attn_add_zero_kv: bool | tuple[bool, ...] | PerLayer
     """Prepend one key and one value of zeros. Default: False. Attention Is Off By One, evanmiller.org/attention-is-off-by-one.html."""
+    enc_cross_attn_log_cpb: bool | tuple[bool, ...] | PerLayer
+    """Add a bias computed from the distance of pixels in rows and columns, on a log scale. Default: False. Swin Transformer V2, arXiv:2111.09883."""
+    enc_cross_attn_log_cpb_window: tuple[int, int] | tuple[tuple[int, int], ...] | PerLayer
+    """Rows and columns m of a window in training. Default: (8, 8). Swin Transformer V2, arXiv:2111.09883."""
+    enc_cross_attn_log_cpb_hidden: int | tuple[int, ...] | PerLayer
+    """Inner width of its network. Default: 512. Swin Transformer V2, arXiv:2111.09883."""
     enc_cross_attn_data_dependent_alibi: bool | tuple[bool, ...] | PerLayer
     """Add to the scores the summed log forget gates of the tokens in between. Default: False. Forgetting Transformer, arXiv:2503.02130."""
     enc_cross_attn_data_dependent_alibi_per_row: bool | tuple[bool, ...] | PerLayer
@@ -1976,6 +1994,12 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Number of learned key/value pairs per head. Default: 0. Augmenting Self-attention with Persistent Memory, arXiv:1907.01470."""
     enc_attn_add_zero_kv: bool | tuple[bool, ...] | PerLayer
     """Prepend one key and one value of zeros. Default: False. Attention Is Off By One, evanmiller.org/attention-is-off-by-one.html."""
+    enc_attn_log_cpb: bool | tuple[bool, ...] | PerLayer
+    """Add a bias computed from the distance of pixels in rows and columns, on a log scale. Default: False. Swin Transformer V2, arXiv:2111.09883."""
+    enc_attn_log_cpb_window: tuple[int, int] | tuple[tuple[int, int], ...] | PerLayer
+    """Rows and columns m of a window in training. Default: (8, 8). Swin Transformer V2, arXiv:2111.09883."""
+    enc_attn_log_cpb_hidden: int | tuple[int, ...] | PerLayer
+    """Inner width of its network. Default: 512. Swin Transformer V2, arXiv:2111.09883."""
     enc_attn_data_dependent_alibi: bool | tuple[bool, ...] | PerLayer
     """Add to the scores the summed log forget gates of the tokens in between. Default: False. Forgetting Transformer, arXiv:2503.02130."""
     enc_attn_data_dependent_alibi_per_row: bool | tuple[bool, ...] | PerLayer
@@ -2850,6 +2874,12 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Number of learned key/value pairs per head. Default: 0. Augmenting Self-attention with Persistent Memory, arXiv:1907.01470."""
     dec_cross_attn_add_zero_kv: bool | tuple[bool, ...] | PerLayer
     """Prepend one key and one value of zeros. Default: False. Attention Is Off By One, evanmiller.org/attention-is-off-by-one.html."""
+    dec_cross_attn_log_cpb: bool | tuple[bool, ...] | PerLayer
+    """Add a bias computed from the distance of pixels in rows and columns, on a log scale. Default: False. Swin Transformer V2, arXiv:2111.09883."""
+    dec_cross_attn_log_cpb_window: tuple[int, int] | tuple[tuple[int, int], ...] | PerLayer
+    """Rows and columns m of a window in training. Default: (8, 8). Swin Transformer V2, arXiv:2111.09883."""
+    dec_cross_attn_log_cpb_hidden: int | tuple[int, ...] | PerLayer
+    """Inner width of its network. Default: 512. Swin Transformer V2, arXiv:2111.09883."""
     dec_cross_attn_data_dependent_alibi: bool | tuple[bool, ...] | PerLayer
     """Add to the scores the summed log forget gates of the tokens in between. Default: False. Forgetting Transformer, arXiv:2503.02130."""
     dec_cross_attn_data_dependent_alibi_per_row: bool | tuple[bool, ...] | PerLayer
@@ -3220,6 +3250,12 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Number of learned key/value pairs per head. Default: 0. Augmenting Self-attention with Persistent Memory, arXiv:1907.01470."""
     dec_attn_add_zero_kv: bool | tuple[bool, ...] | PerLayer
     """Prepend one key and one value of zeros. Default: False. Attention Is Off By One, evanmiller.org/attention-is-off-by-one.html."""
+    dec_attn_log_cpb: bool | tuple[bool, ...] | PerLayer
+    """Add a bias computed from the distance of pixels in rows and columns, on a log scale. Default: False. Swin Transformer V2, arXiv:2111.09883."""
+    dec_attn_log_cpb_window: tuple[int, int] | tuple[tuple[int, int], ...] | PerLayer
+    """Rows and columns m of a window in training. Default: (8, 8). Swin Transformer V2, arXiv:2111.09883."""
+    dec_attn_log_cpb_hidden: int | tuple[int, ...] | PerLayer
+    """Inner width of its network. Default: 512. Swin Transformer V2, arXiv:2111.09883."""
     dec_attn_data_dependent_alibi: bool | tuple[bool, ...] | PerLayer
     """Add to the scores the summed log forget gates of the tokens in between. Default: False. Forgetting Transformer, arXiv:2503.02130."""
     dec_attn_data_dependent_alibi_per_row: bool | tuple[bool, ...] | PerLayer
@@ -3726,6 +3762,12 @@ class AttentionKeywords(TypedDict, total=False):
     """Number of learned key/value pairs per head. Default: 0. Augmenting Self-attention with Persistent Memory, arXiv:1907.01470."""
     add_zero_kv: bool
     """Prepend one key and one value of zeros. Default: False. Attention Is Off By One, evanmiller.org/attention-is-off-by-one.html."""
+    log_cpb: bool
+    """Add a bias computed from the distance of pixels in rows and columns, on a log scale. Default: False. Swin Transformer V2, arXiv:2111.09883."""
+    log_cpb_window: tuple[int, int]
+    """Rows and columns m of a window in training. Default: (8, 8). Swin Transformer V2, arXiv:2111.09883."""
+    log_cpb_hidden: int
+    """Inner width of its network. Default: 512. Swin Transformer V2, arXiv:2111.09883."""
     data_dependent_alibi: bool
     """Add to the scores the summed log forget gates of the tokens in between. Default: False. Forgetting Transformer, arXiv:2503.02130."""
     data_dependent_alibi_per_row: bool

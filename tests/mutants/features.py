@@ -139,6 +139,11 @@ BUGS = {
         ('weights of another moment', 'kept = ModuleSnapshot(function)', 'pass', 'test_feedforward_chunks.py'),
         ('a feature that mixes tokens is sliced', "if why := feature.reason('documents'):", 'if why := None:', 'test_feedforward_chunks.py'),
     ]),
+    'features/window_biases.py': ('test_swin.py', [
+        ('columns are rows', 'q % width - k % width', 'q // width - k // width'),
+        ('the scale is that of the window in use', 'zip(axes, self.log_cpb_window, strict=True)', 'zip(axes, self.sides, strict=True)'),
+        ('the bias is a quarter', 'return 16 * to_float(', 'return 4 * to_float('),
+    ]),
     'features/heads.py': ('test_attention.py test_known_defects.py', [
         ('a learned scale has no bound', 'self.log_scale.clamp(max=math.log(100.0)).exp()', 'self.log_scale.exp()', 'test_swin.py'),
         ('groups of a head are normed as one', 'q = l2norm(q, self.qk_norm_groups)', 'q = l2norm(q)'),

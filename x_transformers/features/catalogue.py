@@ -47,6 +47,7 @@ from x_transformers.features import (
     two_streams,
     universal,
     untied,
+    window_biases,
     windows,
 )
 from x_transformers.features.linear import aft, attention
@@ -117,6 +118,7 @@ ATTENTION: tuple[type[Feature], ...] = (
     sources.ZeroKV,
     biases.RelativeBias,
     biases.AttnBias,
+    window_biases.LogContinuousBias,
     data_positions.DataDependentBias,
     data_positions.RelativeProjectedBias,
     relative.ShawKeys,
