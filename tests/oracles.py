@@ -1161,6 +1161,25 @@ def mamba(weights: Weights, x: Tensor) -> Tensor:
     return torch.stack(outs, dim=1)
 
 
+def matrix_lstm(weights: Weights, x: Tensor, heads: int) -> Tensor:
+    """Token by token, in the stabilized form of the paper."""
+    q, k, v, i, f = (in_heads(linear(weights, f'to_{n}', x), heads) for n in ('q', 'k', 'v', 'input', 'forget'))
+    i, f, q = 15 * (i / 15).tanh(), -softplus(-15 * (f / 15).tanh()), q * q.shape[-1] ** -0.5  # b h n 1
+    cell, total, level = 0 * k[:, :, 0, :, None] * v[:, :, 0, None], 0 * k[:, :, 0], 0 * i[:, :, 0]
+    outs = []
+    for t in range(x.shape[1]):
+        new = torch.maximum(f[:, :, t] + level, i[:, :, t])
+        kept, entered = (f[:, :, t] + level - new).exp(), (i[:, :, t] - new).exp()
+        cell = kept[..., None] * cell + (entered * k[:, :, t])[..., None] * v[:, :, t, None]
+        total, level = kept * total + entered * k[:, :, t], new
+        weight = torch.maximum((total * q[:, :, t]).sum(dim=-1, keepdim=True).abs(), (-new).exp()) + 1e-6
+        o = (cell * q[:, :, t, :, None]).sum(dim=-2) / weight
+        o = o - o.mean(dim=-1, keepdim=True)
+        outs.append((o / (o.pow(2).mean(dim=-1, keepdim=True) + 1e-6).sqrt()).flatten(1))
+    out = torch.stack(outs, dim=1) * weights['norm_weight']
+    return linear(weights, 'to_out', out * linear(weights, 'to_gate', x).sigmoid())
+
+
 def griffin_block(weights: Weights, x: Tensor) -> Tensor:
     """Token by token, and each block of the gates by itself."""
     gate = torch.nn.functional.gelu(linear(weights, 'linear_y', x), approximate='tanh')

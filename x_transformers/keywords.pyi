@@ -30,7 +30,7 @@ class StackKeywords(TypedDict, total=False):
     """Remove all feedforwards. Default: False. arXiv:2607.18363."""
     custom_layers: Sequence[Any] | None
     """Kinds of all layers, such as ('a', 'f', 'a', 'f'); possible kinds are the keys of `KINDS`. Default: None."""
-    recurrent_module: Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru'] | nn.Module | Sequence[Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru'] | nn.Module] | None
+    recurrent_module: Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru', 'mlstm'] | nn.Module | Sequence[Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru', 'mlstm'] | nn.Module] | None
     """Module of the layers of kind 'r': a name, or a custom module, of which each layer gets a copy; or a tuple with one for each of these layers. Default: None. RWKV, arXiv:2305.13048; diagonal state spaces, arXiv:2203.14343; see `help(x_transformers.recurrent)`."""
     recurrent_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
     """Keywords of the class of the module, a dict; a tuple has one for each of these layers. Default: None. RWKV, arXiv:2305.13048; diagonal state spaces, arXiv:2203.14343; see `help(x_transformers.recurrent)`."""
@@ -1148,7 +1148,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Remove all feedforwards. Default: False. arXiv:2607.18363."""
     enc_custom_layers: Sequence[Any] | None
     """Kinds of all layers, such as ('a', 'f', 'a', 'f'); possible kinds are the keys of `KINDS`. Default: None."""
-    enc_recurrent_module: Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru'] | nn.Module | Sequence[Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru'] | nn.Module] | None
+    enc_recurrent_module: Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru', 'mlstm'] | nn.Module | Sequence[Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru', 'mlstm'] | nn.Module] | None
     """Module of the layers of kind 'r': a name, or a custom module, of which each layer gets a copy; or a tuple with one for each of these layers. Default: None. RWKV, arXiv:2305.13048; diagonal state spaces, arXiv:2203.14343; see `help(x_transformers.recurrent)`."""
     enc_recurrent_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
     """Keywords of the class of the module, a dict; a tuple has one for each of these layers. Default: None. RWKV, arXiv:2305.13048; diagonal state spaces, arXiv:2203.14343; see `help(x_transformers.recurrent)`."""
@@ -2404,7 +2404,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Remove all feedforwards. Default: False. arXiv:2607.18363."""
     dec_custom_layers: Sequence[Any] | None
     """Kinds of all layers, such as ('a', 'f', 'a', 'f'); possible kinds are the keys of `KINDS`. Default: None."""
-    dec_recurrent_module: Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru'] | nn.Module | Sequence[Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru'] | nn.Module] | None
+    dec_recurrent_module: Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru', 'mlstm'] | nn.Module | Sequence[Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru', 'mlstm'] | nn.Module] | None
     """Module of the layers of kind 'r': a name, or a custom module, of which each layer gets a copy; or a tuple with one for each of these layers. Default: None. RWKV, arXiv:2305.13048; diagonal state spaces, arXiv:2203.14343; see `help(x_transformers.recurrent)`."""
     dec_recurrent_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
     """Keywords of the class of the module, a dict; a tuple has one for each of these layers. Default: None. RWKV, arXiv:2305.13048; diagonal state spaces, arXiv:2203.14343; see `help(x_transformers.recurrent)`."""

@@ -111,6 +111,12 @@ BUGS = {
         ('norms of inputs have no weights', 'weight = None if weight is None else to_float(weight)', 'weight = None'),
         ('steps begin at zero', 'self.dt_proj.bias.copy_(draw_steps(inner))', 'pass'),
     ]),
+    'recurrent/xlstm.py': ('test_recurrent.py', [
+        ('the level is left out', '+ floor)', '+ 1e-6)'),
+        ('padding raises the level', 'log.masked_fill(padding, 0.0)', 'log'),
+        ('weights may be small', '.abs().clamp(min=1.0)', '.abs()'),
+        ('the level of a document begins with its first token', 'torch.maximum(i, log), i)', 'i, i)'),
+    ]),
     'recurrent/griffin.py': ('test_recurrent.py', [
         ('the first token of a document enters in part', 'first = torch.maximum(first, begins.unsqueeze(-1).to(first.dtype))', 'pass'),
         ('a part of padding is a first token', 'started = torch.maximum(started, new)', 'started = torch.ones_like(started)'),

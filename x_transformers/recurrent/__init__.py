@@ -10,6 +10,7 @@
     Mamba2                'mamba2'       a state-space model with one decay of each head and token
     Mamba                 'mamba'        a state-space model whose steps, inputs and outputs depend on the token
     GriffinBlock          'rg_lru'       Griffin's block: a gated linear recurrence of each channel
+    MatrixLSTM            'mlstm'        sums of values by their keys, with exponential gates: the mLSTM of xLSTM
     RWKVChannelMix                       a feedforward that also reads the token before
 
 Each maps x (b n dim) and a state, None at the beginning, to a pair of its output (b n dim_out) and the state that it
@@ -36,6 +37,7 @@ from x_transformers.recurrent.mamba import Mamba
 from x_transformers.recurrent.mamba2 import Mamba2
 from x_transformers.recurrent.rwkv import RWKVChannelMix, RWKVTimeMix
 from x_transformers.recurrent.ssm import DiagonalSSM
+from x_transformers.recurrent.xlstm import MatrixLSTM
 
 __all__ = [
     'MODULES',
@@ -46,6 +48,7 @@ __all__ = [
     'LightningAttention',
     'Mamba',
     'Mamba2',
+    'MatrixLSTM',
     'RWKVChannelMix',
     'RWKVTimeMix',
     'Recurrent',
@@ -64,6 +67,7 @@ MODULES: dict[str, Callable[..., nn.Module]] = {
     'mamba2': Mamba2,
     'mamba': Mamba,
     'rg_lru': GriffinBlock,
+    'mlstm': MatrixLSTM,
 }
 
 
