@@ -179,7 +179,7 @@ BUGS = {
         ('heads of a group read other keys', 'own.unflatten(1, (-1, w.shape[0])) @ w', 'own.unflatten(1, (w.shape[0], -1)).transpose(1, 2) @ w', 'test_latents.py'),
         ('latents stand before what rotates', 'torch.cat((further, latent), dim=-1)', 'torch.cat((latent, further), dim=-1)', 'test_latents.py'),
         ('latents are absorbed by many queries', 'return queries * (of_query + keys * absorbed) < keys * (of_key + queries * of_pair)', 'return True', 'test_latents.py'),
-        ('latents are absorbed beside other features', "if acts and not waits and type(feature).__name__ not in ABSORBABLE:", 'if False:', 'test_latents.py'),
+        ('latents are absorbed beside other features', "if not waits and type(feature).__name__ not in ABSORBABLE:", 'if False:', 'test_latents.py'),
         ('keys of their own stand in front', "torch.cat((k, call.ctx(LatentKeysValues).further), dim=1)", "torch.cat((call.ctx(LatentKeysValues).further, k), dim=1)"),
         ('features that turn stand behind', 'torch.cat((turning, k), dim=-1)', 'torch.cat((k, turning), dim=-1)', 'test_projections.py'),
         ('the latent of queries has no norm', "getattr(self.owner, 'q_latent_norm', None)", 'None', 'test_projections.py'),

@@ -229,10 +229,10 @@ class LatentKeysValues(AttentionFeature):
             return False  # somebody reads the heads
         if angles is not None and angles[0].shape[-1] > self.num_rotated:
             return False
-        for feature in owner.features.active:
-            acts = any(stage in OF_KEYS for stage in feature.active_stages()) or reads_values(feature)
+        others = [feature for stage in OF_KEYS for feature in owner.features.by_stage.get(stage, ())]
+        for feature in (*others, *[feature for feature in owner.features.active if reads_values(feature)]):
             waits = feature.waits and all(call.inputs.get(name) is None for name in feature.call_inputs)
-            if acts and not waits and type(feature).__name__ not in ABSORBABLE:
+            if not waits and type(feature).__name__ not in ABSORBABLE:
                 return False
         return True
 
