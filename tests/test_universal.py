@@ -5,16 +5,12 @@ from itertools import pairwise
 
 import pytest
 import torch
-import torch.nn.functional as F
 from law_cases import randomise
 from oracles import assert_close, randn
-from torch import nn
-from toy_tasks import taught
 
 from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
 from x_transformers.features.universal import CoordinatePositions, SepConvTransition
 from x_transformers.flags import ConfigError
-from x_transformers.training import AuxLosses
 
 DIM, T, N, B = 16, 4, 6, 2
 SIZES = dict(dim=DIM, depth=T, heads=2, attn_dim_head=8, weight_tie_layers=True, verbose=False)
@@ -254,61 +250,3 @@ def test_names():
 def test_refused(call, words):
     with pytest.raises((ConfigError, ValueError), match=words):
         call()
-
-
-# steps and difficulty
-
-
-ENTRIES, LOOK_UPS = 5, 3
-
-
-class LooksUp(nn.Module):
-    """A question, and the entries of a table: where to start, and how often to go on from what is found there."""
-
-    def __init__(self, dim=48):
-        super().__init__()
-        self.key, self.value, self.start = (nn.Embedding(ENTRIES, dim) for _ in range(3))
-        self.often = nn.Embedding(LOOK_UPS + 1, dim)
-        self.stack = Encoder(
-            dim=dim, depth=6, heads=4, attn_dim_head=12, weight_tie_layers=True, act_halting=True, act_dense=True,
-            act_ponder_weight=0.003, verbose=False,
-        )  # fmt: skip
-        self.answer = nn.Linear(dim, ENTRIES)
-
-    def forward(self, table, start, often):
-        question = (self.start(start) + self.often(often)).unsqueeze(1)
-        entries = self.key.weight + self.value(table)
-        return self.answer(self.stack(torch.cat((question, entries), dim=1))[:, 0])
-
-
-def questions(count, often=None):
-    table, found = torch.rand(count, ENTRIES).argsort(dim=-1), torch.randint(ENTRIES, (count,))
-    start, often = found, torch.randint(1, LOOK_UPS + 1, (count,)) if often is None else torch.full((count,), often)
-    for step in range(LOOK_UPS):
-        found = torch.where(step < often, table.gather(1, found.unsqueeze(1)).squeeze(1), found)
-    return (table, start, often), found
-
-
-@pytest.mark.nightly
-def test_steps_follow_difficulty():
-    """More look-ups take the token of the question more runs of the block."""
-    torch.manual_seed(0)
-    net = LooksUp()
-
-    def loss():
-        asked, wanted = questions(128)
-        with AuxLosses() as aux:
-            logits = net(*asked)
-        return aux.added_to(F.cross_entropy(logits, wanted))
-
-    taught(net.train(), loss, 1500, lr=2e-3)
-    steps, said = [], []
-    net.eval().stack.halt.register_forward_hook(lambda module, args, out: said.append(out.sigmoid()[:, 0]))
-    with torch.no_grad():
-        for often in range(1, LOOK_UPS + 1):
-            said.clear()
-            asked, wanted = questions(1000, often)
-            assert (net(*asked).argmax(dim=-1) == wanted).float().mean() > 0.9
-            halted = torch.stack(said).flatten(2).squeeze(-1).cumsum(dim=0) >= 0.99
-            steps.append((1 + (~halted[:5]).sum(dim=0)).float().mean().item())
-    assert all(b > a + 0.25 for a, b in pairwise(steps)), steps
