@@ -58,6 +58,8 @@ SIZES = {
         '30b-a3b': 30_532_122_624,
         '235b-a22b': 235_093_634_560,
     },
+    'qwen3_next': {'': 79_674_391_296},
+    'mamba2': {'130m': 128_989_632},
     'lfm2': {'350m': 354_483_968, '700m': 742_489_344, '1.2b': 1_170_340_608},
     'gemma3': {'1b': 999_885_952, '4b': 3_880_263_168, '12b': 11_766_034_176, '27b': 27_009_346_304},
     'gpt_oss': {'20b': 20_914_757_184, '120b': 116_829_156_672},
@@ -149,7 +151,10 @@ def test_scaled(name, size, scale, sizes, count):
         make(scale=0)
 
 
-def test_layers_of_lfm2():
+def test_layers_of_hybrids():
+    stack = presets.qwen3_next(depth=4, scale=0.5)['attn_layers']
+    assert stack['custom_layers'] == list('rfrfrfaf') and stack['heads'] == 8 and stack['ff_moe_experts'] == 256
+    assert stack['recurrent_kwargs'] == dict(heads=16, key_heads=8, dim_head=128) and stack['ff_moe_top_k'] == 10
     stack = presets.lfm2(depth=4)['attn_layers']
     assert stack['custom_layers'] == list('rfrfafrf') and stack['recurrent_module'] == 'short_conv'
 
@@ -195,6 +200,9 @@ def test_sizes_that_are_none(name):
         ('gemma3', '27b', 'Gemma3ForCausalLM', dict(hidden_size=5376, intermediate_size=21504, num_hidden_layers=62,
             num_attention_heads=32, num_key_value_heads=16, head_dim=128)),
         ('gpt_oss', '120b', 'GptOssForCausalLM', {}),
+        ('qwen3_next', '', 'Qwen3NextForCausalLM', {}),
+        ('mamba2', '130m', 'Mamba2ForCausalLM', dict(hidden_size=768, num_hidden_layers=24, num_heads=24, n_groups=1,
+            vocab_size=50288, tie_word_embeddings=True)),
         ('lfm2', '1.2b', 'Lfm2ForCausalLM', dict(vocab_size=65536, hidden_size=2048, num_hidden_layers=16,
             layer_types=['full_attention' if at in (2, 5, 8, 10, 12, 14) else 'conv' for at in range(16)])),
         ('deepseek_v3', '', 'DeepseekV3ForCausalLM', {}),

@@ -368,8 +368,7 @@ class LayerIntermediates:
     states, model_states   what features of the stack and of the model remember
     mem_masks            which of compressed memories, `mems`, are real; None for all
     block_outputs, block_readouts   what stack and model would give after each block but the last, if asked for
-    stream               hidden states of the stack before its final norm, if asked for
-    mtp_hidden, mtp_readouts   inputs and logits of the modules of multi-token prediction, if asked for
+    stream, mtp_hidden, mtp_readouts   the stream before the final norm; inputs and logits of modules, if asked for
     """
 
     hiddens: Maybe[list[Tensor]] = None

@@ -10,7 +10,7 @@ These models are newly initialized; `pretrained` loads weights of other librarie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -32,15 +32,16 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.flags.config import KINDS, decode
+from x_transformers.pretrained import published
 from x_transformers.pretrained.specs import get_spec
 from x_transformers.x_transformers import Attention, AttentionLayers, FeedForward
 
 __all__ = [
     'albert_base', 'bert_base', 'bigbird_base', 'build', 'chinchilla', 'conformer', 'deepseek_v3', 'gemma3',
     'gopher', 'gpt1', 'gpt2', 'gpt3', 'gpt_oss', 'gtrxl', 'initialise_', 'lfm2', 'llama', 'llama3', 'llama_7b',
-    'longformer_base', 'palm', 'perceiver', 'performer', 'qwen3', 'reformer', 'roberta_base', 't5_base',
-    'transformer_xl', 'vaswani_base', 'vaswani_big', 'vicuna_13b', 'vit', 'vit_b16', 'vit_simple_s16',
-    'whisper_tiny', 'xlnet_base',
+    'longformer_base', 'mamba2', 'palm', 'perceiver', 'performer', 'qwen3', 'qwen3_next', 'reformer',
+    'roberta_base', 't5_base', 'transformer_xl', 'vaswani_base', 'vaswani_big', 'vicuna_13b', 'vit', 'vit_b16',
+    'vit_simple_s16', 'whisper_tiny', 'xlnet_base',
 ]  # fmt: skip
 
 
@@ -116,11 +117,6 @@ def vaswani_big(**overrides: Any) -> Preset:
 
 
 SIZES = ('dim', 'depth', 'heads')  # Overrides that determine other sizes.
-# Sizes that `scale` multiplies: widths, and numbers of heads and experts. Widths of heads stay.
-SCALED = (
-    'hidden_size intermediate_size moe_intermediate_size num_attention_heads num_key_value_heads q_lora_rank '
-    'kv_lora_rank num_experts num_local_experts n_routed_experts'
-).split()
 
 
 @dataclass(frozen=True)
@@ -172,68 +168,26 @@ WHISPER = Published(
 )  # fmt: skip
 
 
-FIELDS = 'hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads'.split()
-FIELDS += ['moe_intermediate_size']
-LLAMAS = {
-    '1-7b': (4096, 11008, 32, 32, 32), '1-13b': (5120, 13824, 40, 40, 40), '1-33b': (6656, 17920, 60, 52, 52),
-    '1-65b': (8192, 22016, 80, 64, 64), '2-7b': (4096, 11008, 32, 32, 32), '2-13b': (5120, 13824, 40, 40, 40),
-    '2-70b': (8192, 28672, 80, 64, 8), '3-8b': (4096, 14336, 32, 32, 8), '3-70b': (8192, 28672, 80, 64, 8),
-    '3-405b': (16384, 53248, 126, 128, 8),
-}  # fmt: skip
-LONGER = {'rms_norm_eps': 1e-5, 'max_position_embeddings': 4096}
-LATER = {**LONGER, 'max_position_embeddings': 8192, 'vocab_size': 128256, 'rope_theta': 500000.0}
 QWEN3_DENSE = Published(
     {'model_type': 'qwen3', 'head_dim': 128, 'rope_theta': 1e6, 'max_position_embeddings': 40960}, head='head_dim'
 )  # fmt: skip
-QWEN3 = {
-    '0.6b': (1024, 3072, 28, 16, 8), '1.7b': (2048, 6144, 28, 16, 8), '4b': (2560, 9728, 36, 32, 8),
-    '8b': (4096, 12288, 36, 32, 8), '14b': (5120, 17408, 40, 40, 8), '32b': (5120, 25600, 64, 64, 8),
-    '30b-a3b': (2048, 6144, 48, 32, 4, 768), '235b-a22b': (4096, 12288, 94, 64, 4, 1536),
-}  # fmt: skip
-LFM2 = {'350m': (1024, 4608, 16, 16, 8), '700m': (1536, 6912, 16, 24, 8), '1.2b': (2048, 8192, 16, 32, 8)}
 GEMMA3_TEXT = Published({'model_type': 'gemma3_text', 'head_dim': 256}, head='head_dim')
-GEMMA3_1B = {'vocab_size': 262144, 'sliding_window': 512, 'max_position_embeddings': 32768}
-GEMMA3_LARGER = {'sliding_window': 1024, 'rope_scaling': {'rope_type': 'linear', 'factor': 8.0}}
-GEMMA3 = {
-    '1b': (1152, 6912, 26, 4, 1), '4b': (2560, 10240, 34, 8, 4), '12b': (3840, 15360, 48, 16, 8),
-    '27b': (5376, 21504, 62, 32, 16),
-}  # fmt: skip
-# width, blocks, heads; of ViT also the height of a patch
-GPT3 = {
-    '125m': (768, 12, 12), '350m': (1024, 24, 16), '760m': (1536, 24, 16), '1.3b': (2048, 24, 16),
-    '2.7b': (2560, 32, 32), '6.7b': (4096, 32, 32), '13b': (5120, 40, 40), '175b': (12288, 96, 96),
-}  # fmt: skip
-VITS = {
-    's16': (384, 12, 6, 16), 'b16': (768, 12, 12, 16), 'l16': (1024, 24, 16, 16), 'l14': (1024, 24, 16, 14),
-    'h14': (1280, 32, 16, 14),
-}  # fmt: skip
-# width, blocks, heads, width of a head; inner width, vocabulary, length, dropout
-PALMS = {'8b': (4096, 32, 16, 256), '62b': (8192, 64, 32, 256), '540b': (18432, 118, 48, 256)}
-GOPHERS = {
-    '44m': (512, 8, 16, 32), '117m': (768, 12, 12, 64), '417m': (1536, 12, 12, 128), '1.4b': (2048, 24, 16, 128),
-    '7.1b': (4096, 32, 32, 128), '280b': (16384, 80, 128, 128),
-}  # fmt: skip
-TRANSFORMER_XLS = {
-    'wt103_base': (410, 16, 10, 41, 2100, 267735, 150, 0.1), 'enwik8_base': (512, 12, 8, 64, 2048, 204, 512, 0.1),
-    'enwik8_large': (1024, 24, 8, 128, 3072, 204, 768, 0.15),
-}  # fmt: skip
-PERFORMERS = {'imagenet64': (512, 6, 8, 64, 2048, 256, 12288), 'protein': (512, 36, 8, 64, 1024, 30, 8192)}
 
 
-def choose_size(size: Any, known: Collection[str]) -> str:
-    """Return `size`.  Raises ConfigError with the known sizes if it is none of them."""
+def choose_size(size: Any, known: Mapping[str, Any]) -> Any:
+    """Return the entry of a size.  Raises ConfigError with the known sizes if it is none of them."""
     one_of(*known).require('size', size, ConfigError)
-    return size
+    return known[size]
 
 
 def make_sized(kind: Published, sizes: Sequence[int], scale: Any, overrides: Mapping[str, Any], **own: Any) -> Preset:
     """Return a preset with sizes in the order of `FIELDS`, those of `SCALED` multiplied by `scale`."""
     positive.require('scale', scale, ConfigError)
-    config = {**kind.config, **dict(zip(FIELDS, sizes, strict=False)), **own}
-    sizes_before = {**get_spec(config).defaults, **config}
-    scaled = {n: sizes_before[n] * Fraction(scale).limit_denominator(2**16) for n in SCALED if sizes_before.get(n)}
+    config = {**kind.config, **dict(zip(published.FIELDS, sizes, strict=False)), **own}
+    before, factor = {**get_spec(config).defaults, **config}, Fraction(scale).limit_denominator(2**16)
+    scaled = {name: before[name] * factor for name in published.SCALED if before.get(name)}
     if broken := next((name for name, value in scaled.items() if value.denominator != 1), None):
-        raise ConfigError(f'`scale` must give whole sizes, got {scale} times {sizes_before[broken]} for `{broken}`')
+        raise ConfigError(f'`scale` must give whole sizes, got {scale} times {before[broken]} for `{broken}`')
     config |= {name: int(value) for name, value in scaled.items()}
     return replace(kind, config=config).make_preset(overrides, {})
 
@@ -241,8 +195,8 @@ def make_sized(kind: Published, sizes: Sequence[int], scale: Any, overrides: Map
 def mix_layers(found: Preset, block: Callable[[int], str], **stack: Any) -> Preset:
     """Return a preset with the kinds of layers that `block` gives for each block, such as 'rf', and their keywords."""
     stack = {**stack, **found['attn_layers']}
-    kinds = [kind for at in range(stack['depth']) for kind in block(at)]
-    return Preset({**found, 'attn_layers': {**stack, 'custom_layers': kinds}}, found.initial)
+    stack['custom_layers'] = [kind for at in range(stack['depth']) for kind in block(at)]
+    return Preset({**found, 'attn_layers': stack}, found.initial)
 
 
 def bert_base(architecture: str = 'BertModel', **overrides: Any) -> Preset:
@@ -322,7 +276,7 @@ def gpt3(size: str = '175b', **overrides: Any) -> Preset:
     layers have dense attention, since the sparse pattern of every second one is not published. '1.3b' and '13b' have
     the heads and widths that fit their numbers of parameters. Other arguments as in `gpt2`.
     """
-    own = dict(zip(SIZES, GPT3[choose_size(size, GPT3)], strict=True))
+    own = dict(zip(SIZES, choose_size(size, published.GPT3), strict=True))
     return gpt2(**{**own, 'max_seq_len': 2048, **overrides})
 
 
@@ -343,8 +297,9 @@ def llama(size: str = '1-7b', scale: float = 1.0, **overrides: Any) -> Preset:
     '1-7b' to '1-65b', '2-7b', '2-13b', '2-70b', '3-8b', '3-70b' or '3-405b'. `scale` multiplies the width and the
     number of heads, which keep their width. Other arguments as in `gpt2`.
     """
-    own: dict[str, Any] = {'1': {}, '2': LONGER, '3': LATER}[choose_size(size, LLAMAS)[0]]
-    return make_sized(LLAMA, LLAMAS[size], scale, overrides, **own)
+    sizes = choose_size(size, published.LLAMAS)
+    own: dict[str, Any] = {'1': {}, '2': published.LONGER, '3': published.LATER}[size[0]]
+    return make_sized(LLAMA, sizes, scale, overrides, **own)
 
 
 def llama_7b(**overrides: Any) -> Preset:
@@ -360,7 +315,8 @@ def vicuna_13b(version: str = '1.1', **overrides: Any) -> Preset:
 
 def llama3(size: str = '8b', scale: float = 1.0, **overrides: Any) -> Preset:
     """Return Llama 3, '8b', '70b' or '405b': arXiv:2407.21783. Arguments as in `llama`."""
-    return llama('3-' + choose_size(size, [name[2:] for name in LLAMAS if name[0] == '3']), scale, **overrides)
+    own = {name[2:]: name for name in published.LLAMAS if name[0] == '3'}
+    return llama(choose_size(size, own), scale, **overrides)
 
 
 def qwen3(size: str = '8b', scale: float = 1.0, **overrides: Any) -> Preset:
@@ -368,24 +324,25 @@ def qwen3(size: str = '8b', scale: float = 1.0, **overrides: Any) -> Preset:
 
     Arguments as in `llama`; `scale` multiplies experts too, but not how many of them a token has.
     """
-    kind = {'model_type': 'qwen3_moe', 'norm_topk_prob': True} if len(QWEN3[choose_size(size, QWEN3)]) > 5 else {}
+    sizes = choose_size(size, published.QWEN3)
+    kind = {'model_type': 'qwen3_moe', 'norm_topk_prob': True} if len(sizes) > 5 else {}
     kind |= {'tie_word_embeddings': size in ('0.6b', '1.7b', '4b')}
-    return make_sized(QWEN3_DENSE, QWEN3[size], scale, overrides, **kind)
+    return make_sized(QWEN3_DENSE, sizes, scale, overrides, **kind)
 
 
 def gemma3(size: str = '4b', scale: float = 1.0, **overrides: Any) -> Preset:
     """Return the language model of Gemma 3, '1b', '4b', '12b' or '27b': arXiv:2503.19786. Arguments as in `llama`."""
-    choose_size(size, GEMMA3)
-    own = GEMMA3_1B if size == '1b' else GEMMA3_LARGER
+    sizes = choose_size(size, published.GEMMA3)
+    own = published.GEMMA3_1B if size == '1b' else published.GEMMA3_LARGER
     own = {**own, 'query_pre_attn_scalar': 168, 'head_dim': 128} if size == '27b' else own
-    return make_sized(GEMMA3_TEXT, GEMMA3[size], scale, overrides, **own)
+    return make_sized(GEMMA3_TEXT, sizes, scale, overrides, **own)
 
 
 def gpt_oss(size: str = '20b', scale: float = 1.0, **overrides: Any) -> Preset:
     """Return gpt-oss, '20b' or '120b': arXiv:2508.10925. Arguments as in `qwen3`."""
     sizes = {'20b': (2880, 2880, 24, 64, 8), '120b': (2880, 2880, 36, 64, 8)}
     own = Published({'model_type': 'gpt_oss', 'num_local_experts': 32 if size == '20b' else 128}, head='head_dim')
-    return make_sized(own, sizes[choose_size(size, sizes)], scale, overrides)
+    return make_sized(own, choose_size(size, sizes), scale, overrides)
 
 
 def lfm2(size: str = '1.2b', scale: float = 1.0, **overrides: Any) -> Preset:
@@ -393,9 +350,28 @@ def lfm2(size: str = '1.2b', scale: float = 1.0, **overrides: Any) -> Preset:
     Arguments as in `llama`.
     """
     own = {'vocab_size': 65536, 'head_dim': 64, 'rms_norm_eps': 1e-5, 'tie_word_embeddings': True}
-    found = make_sized(QWEN3_DENSE, LFM2[choose_size(size, LFM2)], scale, overrides, **own)
+    found = make_sized(QWEN3_DENSE, choose_size(size, published.LFM2), scale, overrides, **own)
     attends = (2, 5, 8, 10, 12, 14)
     return mix_layers(found, lambda at: 'af' if at in attends else 'rf', recurrent_module='short_conv')
+
+
+def qwen3_next(scale: float = 1.0, **overrides: Any) -> Preset:
+    """Return Qwen3-Next, 80 billion parameters: arXiv:2412.06464 for its gated delta rule, in three of four layers.
+    Others have gated attention. Without its module of multi-token prediction. Arguments as in `qwen3`.
+    """
+    found = make_sized(QWEN3_DENSE, published.QWEN3_NEXT, scale, overrides, **published.QWEN3_NEXT_FIELDS)
+    heads = found['attn_layers']['heads']
+    own = {'recurrent_kwargs': {'heads': 2 * heads, 'key_heads': heads, 'dim_head': 128}, **published.GATED_ATTENTION}
+    own |= {'recurrent_module': 'gated_delta', 'ff_moe_shared': 1, 'ff_moe_shared_gate': True}
+    return mix_layers(found, lambda at: 'af' if at % 4 == 3 else 'rf', **own)
+
+
+def mamba2(size: str = '2.7b', **overrides: Any) -> Preset:
+    """Return Mamba-2, '130m' to '2.7b': Dao and Gu 2024, arXiv:2405.21060. Other arguments as in `gpt2`."""
+    dim, depth = choose_size(size, published.MAMBA2)
+    model = {'num_tokens': 50288, 'max_seq_len': 0, **TIED}
+    found = make_decoder((dim, depth, 1, dim), overrides, {}, model, use_rmsnorm=True, norm_eps=1e-5)
+    return mix_layers(found, lambda at: 'r', recurrent_module='mamba2')
 
 
 def deepseek_v3(scale: float = 1.0, **overrides: Any) -> Preset:
@@ -418,7 +394,7 @@ def vit(size: str = 'b16', architecture: str = 'ViTModel', num_classes: int | No
     if num_classes is not None:
         architecture = 'ViTForImageClassification'
         overrides['num_classes'] = num_classes
-    *own, patch = VITS[choose_size(size, VITS)]
+    *own, patch = choose_size(size, published.VITS)
     overrides = {**dict(zip(SIZES, own, strict=True)), **overrides}
     return VIT.make_preset(overrides, {}, architectures=[architecture], patch_size=patch)
 
@@ -501,7 +477,7 @@ def palm(size: str = '540b', **overrides: Any) -> Preset:
     model = {'num_tokens': 256000, 'max_seq_len': 2048, 'tie_embedding': True}
     own = {'ff_glu': True, 'ff_swish': True, 'ff_no_bias': True, 'ff_glu_bias': False, 'attn_one_kv_head': True}
     own |= {'rotary_pos_emb': True, 'parallel_block': 'shared'}
-    return make_decoder(PALMS[choose_size(size, PALMS)], overrides, None, model, **own)
+    return make_decoder(choose_size(size, published.PALMS), overrides, None, model, **own)
 
 
 def gopher(size: str = '280b', **overrides: Any) -> Preset:
@@ -510,12 +486,12 @@ def gopher(size: str = '280b', **overrides: Any) -> Preset:
     """
     model = {'num_tokens': 32000, 'max_seq_len': 2048, **TIED}
     own = {'use_rmsnorm': True, 'xl_rel_pos': True, 'ff_no_bias': True}
-    return make_decoder(GOPHERS[choose_size(size, GOPHERS)], overrides, {'residual': 'depth'}, model, **own)
+    return make_decoder(choose_size(size, published.GOPHERS), overrides, {'residual': 'depth'}, model, **own)
 
 
 def chinchilla(size: str = '70b', **overrides: Any) -> Preset:
     """Return Chinchilla, '70b': Hoffmann et al. 2022, arXiv:2203.15556. `gopher` in another size."""
-    choose_size(size, ('70b',))
+    choose_size(size, {'70b': None})
     return gopher(**{'dim': 8192, 'depth': 80, 'heads': 64, **overrides})
 
 
@@ -523,7 +499,7 @@ def transformer_xl(size: str = 'wt103_base', **overrides: Any) -> Preset:
     """Return Transformer-XL, 'wt103_base', 'enwik8_base' or 'enwik8_large': Dai et al. 2019, arXiv:1901.02860. Its
     softmax is not adaptive, with the same parameters in these sizes. Other arguments as in `gpt2`.
     """
-    *sizes, tokens, length, dropout = TRANSFORMER_XLS[choose_size(size, TRANSFORMER_XLS)]
+    *sizes, tokens, length, dropout = choose_size(size, published.TRANSFORMER_XLS)
     model = {'num_tokens': tokens, 'max_seq_len': 0, 'max_mem_len': length, 'emb_dropout': dropout, **TIED}
     model['emb_scale'] = override_sizes(sizes, overrides)[0] ** 0.5
     own = dict.fromkeys(('attn_sublayer_dropout', 'ff_sublayer_dropout', 'ff_dropout'), dropout)
@@ -535,7 +511,7 @@ def reformer(size: str = 'enwik8', **overrides: Any) -> Preset:
     """Return Reformer, 'enwik8': Kitaev et al. 2020, arXiv:2001.04451. Four rounds of hashes, queries as keys,
     reversible blocks, and axial positions, which are added, not joined. Other arguments as in `gpt2`.
     """
-    choose_size(size, ('enwik8',))
+    choose_size(size, {'enwik8': None})
     model = {'num_tokens': 258, 'max_seq_len': 65536, 'axial_abs_pos_emb': (128, 512)}
     own = {'attn_cluster': 'lsh', 'attn_cluster_size': 64, 'attn_lsh_rounds': 4, 'ff_activation': 'relu'}
     return make_decoder((1024, 12, 8, 128), overrides, {}, model, reversible=True, **own)
@@ -545,7 +521,7 @@ def performer(size: str = 'imagenet64', **overrides: Any) -> Preset:
     """Return Performer, 'imagenet64' or 'protein': Choromanski et al. 2020, arXiv:2009.14794. ReLU features.
     Other arguments as in `gpt2`.
     """
-    *sizes, tokens, length = PERFORMERS[choose_size(size, PERFORMERS)]
+    *sizes, tokens, length = choose_size(size, published.PERFORMERS)
     return make_decoder(sizes, overrides, {}, {'num_tokens': tokens, 'max_seq_len': length}, attn_kernel='relu')
 
 
@@ -554,22 +530,22 @@ def conformer(size: str = 'l', **overrides: Any) -> Preset:
     `depth`, `heads`, and keywords of ConformerEncoder.
     """
     sizes = {'s': (144, 16, 4), 'm': (256, 16, 4), 'l': (512, 17, 8)}
-    dim, depth, heads = override_sizes(sizes[choose_size(size, sizes)], overrides)
+    dim, depth, heads = override_sizes(choose_size(size, sizes), overrides)
     own = {'dim': dim, 'depth': depth, 'heads': heads, 'attn_dim_head': max(dim // heads, 1), 'conv_kernel_size': 31}
-    rest = {name: value for name, value in overrides.items() if name not in SIZES}
-    return change_preset({'class': 'ConformerEncoder', **own}, rest, None)
+    return change_preset(
+        {'class': 'ConformerEncoder', **own}, {n: v for n, v in overrides.items() if n not in SIZES}, None
+    )
 
 
 def perceiver(size: str = 'imagenet', **overrides: Any) -> Preset:
     """Return Perceiver, 'imagenet': Jaegle et al. 2021, arXiv:2103.03206. Eight rounds, which share their
     weights except for the first cross-attention. Overrides are keywords of Perceiver.
     """
-    choose_size(size, ('imagenet',))
+    choose_size(size, {'imagenet': None})
     dim, depth, heads = override_sizes((1024, 8, 8), overrides)
     own = {'input_channels': 3, 'input_axis': 2, 'num_latents': 512, 'dim': dim, 'depth': depth, 'max_freq': 224.0}
     own |= {'heads': heads, 'dim_head': max(dim // heads, 1), 'cross_dim_head': 261, 'self_per_cross': 6}
-    narrow = {'cross_kwargs': {'ff_mult': 1}, 'self_kwargs': {'ff_mult': 1}}
-    own |= {'weight_tie_layers': True, 'num_classes': 1000, **narrow}
+    own |= dict(weight_tie_layers=True, num_classes=1000, cross_kwargs={'ff_mult': 1}, self_kwargs={'ff_mult': 1})
     return change_preset({'class': 'Perceiver', **own}, overrides, None)
 
 

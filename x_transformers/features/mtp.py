@@ -18,11 +18,9 @@ from x_transformers.features.norms import RMSNorm
 from x_transformers.flags import ConfigError, Input, count, flag, mapping, none, not_negative, one_of
 from x_transformers.training.token_loss import Readout, read_out_later
 
-# Flags of a stack that describe each of its blocks: arguments, and the flags of features of norms and positions. Others
-# relate several layers, and so they are not those of a block.
+# Flags of a stack that describe each of its blocks: these, and those of norms and positions. Others relate layers.
 OF_BLOCK = ('heads', 'cross_attend', 'only_cross', 'pre_norm', 'norm_add_unit_offset', 'rel_pos_kwargs', 'features')
 OF_BLOCK_IN = tuple(f'{__package__}.{name}' for name in ('norms', 'rotary', 'biases', 'relative', 'polar', 'untied'))
-# Inputs of a stack that a block takes too, besides those of its features.
 INPUTS = ('context', 'context_mask', 'attn_mask', 'self_attn_kv_mask', 'seq_start_pos', 'pos', 'attn_bias')
 
 
@@ -160,12 +158,8 @@ class MultiTokenPrediction(ModelFeature):
     # drafts
 
     def step(self, k: int, ids: Tensor, hidden: Tensor, token_mask: Tensor | None, inputs: dict[str, Any]) -> Any:
-        """Run module k, from 0 on: return its stream (b, n, d), and the intermediates with its cache.
-
-        ids     (b, n)     tokens that come next, of which `token_mask` (b, n) are real
-        hidden  (b, n, d)  of the stack or the module before
-        inputs             of the block: `mask`, `seq_start_pos`, `cache`, ...
-        """
+        """Return the stream (b, n, d) of module k, from 0 on, and its intermediates with a cache, given the next tokens
+        (b, n), of which those of `token_mask` (b, n) are real, the hidden states (b, n, d) before, and more inputs."""
         known = {*INPUTS, 'mask', 'cache', *self.steps[k].block.features.call_inputs}
         own = {name: value for name, value in inputs.items() if name in known}
         embeds = self.embed_ids(ids, token_mask)
@@ -179,8 +173,7 @@ class MultiTokenPrediction(ModelFeature):
 
 
 def flags_of_last_block(stack: Any) -> dict[str, Any]:
-    """Return the keywords of a stack of one block that is like the last one of a stack: of values per layer, the last
-    one of each kind."""
+    """Return the keywords of a stack of one block like the last one: of values per layer, the last of each kind."""
     declared = {name: (flag, getattr(flag, 'feature', None)) for name, flag in type(stack).accepted().items()}
     flags = {'dim': stack.dim, 'depth': 1, 'pre_norm_has_final_norm': False, 'verbose': False}
     for name, value in stack.given_now().items():

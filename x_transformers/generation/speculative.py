@@ -184,13 +184,10 @@ def find_match(ids: Tensor, pads: Tensor | None, count: int, longest: int) -> tu
 class LookUp:
     """Guesses from the row itself."""
 
-    reader, ready = None, True
+    reader = None
 
     def __init__(self, longest: int) -> None:
         self.longest = longest
-
-    def learn(self, state: Speculation, longer: Tensor, accepted: Tensor) -> None:
-        """A row is all that it needs."""
 
     def guess(self, state: Speculation, count: int) -> tuple[Tensor, Tensor, None]:
         guesses, token_mask = find_match(state.ids, state.pads, count, self.longest)
@@ -203,15 +200,6 @@ class Draft:
 
     def __init__(self, reader: Rewinder | PredictionModules) -> None:
         self.reader: Any = reader
-
-    @property
-    def ready(self) -> bool:
-        return getattr(self.reader, 'ready', True)
-
-    def learn(self, state: Speculation, longer: Tensor, accepted: Tensor) -> None:
-        """Tell modules of multi-token prediction what the net has read; another model reads it itself."""
-        if isinstance(self.reader, PredictionModules):
-            self.reader.learn(state.reader, state.pads, longer, longer.shape[1] - state.ids.shape[1], accepted)
 
     def guess(self, state: Speculation, count: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """Tokens (b k), how many are real (b), and what they were drawn from (b k l), at temperature 0 None."""
@@ -254,11 +242,8 @@ class PredictionModules:
     """The modules of multi-token prediction of a net as a draft model, with a cache for each.
 
     At index r, all modules get the embedding of token r + 1 and predict token r + 2. Module k, from 0 on, gets the
-    hidden states of the module before it (of the stack, if k = 0) at index r - k. So all caches have the length of that
-    of the net, and move together.
-
-        draft 1 is what module 0 predicted when `learn` ran it on the last accepted tokens; draft j + 1 runs module j
-        on the drafts before it; after the last module, that one continues with its own output
+    hidden states of the module before it (of the stack, if k = 0) at index r - k: all caches have the same length.
+    Draft j + 1 is of module j; after the last module, that one continues with its own output.
     """
 
     caching, window, ready = False, None, False
@@ -393,8 +378,11 @@ class Speculation:
     def round(self, count: int) -> None:
         """Guess so many tokens, and add to each row those accepted, and one more."""
         t = self.ids.shape[1]
+        modules = self.guesser.reader if isinstance(self.guesser.reader, PredictionModules) else None
         none = self.ids[:, :0], self.made, None
-        guesses, token_mask, q = self.guesser.guess(self, count) if count and self.guesser.ready else none
+        guesses, token_mask, q = (
+            self.guesser.guess(self, count) if count and (modules is None or modules.ready) else none
+        )
         count = guesses.shape[1]
         longer = torch.cat((self.ids, guesses), dim=1)
         logits = self.reader.read(longer, self.pads, count + 1)
@@ -416,7 +404,8 @@ class Speculation:
         self.write(block, accepted + 1)
         self.failed.add(largest.mT, ignored=~mask_from_lengths(self.made - before, count + 1).mT)
         longer = torch.cat((self.ids, block), dim=1)
-        self.guesser.learn(self, longer, accepted)
+        if modules is not None:
+            modules.learn(self.reader, self.pads, longer, count, accepted)
         self.align(longer, t, accepted)
 
     def judged(self, guesses: Tensor, known: Tensor, q: Tensor | None, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
