@@ -405,7 +405,7 @@ class Speculation:
         self.failed.add(largest.mT, ignored=~mask_from_lengths(self.made - before, count + 1).mT)
         longer = torch.cat((self.ids, block), dim=1)
         if modules is not None:
-            modules.learn(self.reader, self.pads, longer, count, accepted)
+            modules.learn(self.reader, self.pads, longer, count + 1, accepted)
         self.align(longer, t, accepted)
 
     def judged(self, guesses: Tensor, known: Tensor, q: Tensor | None, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
