@@ -267,6 +267,7 @@ def test_sizes_follow():
     assert presets.t5_base(dim=64, heads=2)['enc_attn_dim_head'] == 32
     assert presets.llama_7b(dim=64, heads=4)['attn_layers']['ff_dim_inner'] == 11008 * 64 // 4096
     assert presets.gpt3()['attn_layers']['dim'] == 12288 and presets.gpt3(max_seq_len=5)['max_seq_len'] == 5
+    assert presets.transformer_xl(dim=82, heads=2)['attn_layers']['ff_dim_inner'] == 420
     assert presets.vit_b16(num_classes=7)['num_classes'] == 7
     assert 'logits_bias' in presets.bert_base('BertForMaskedLM')
 
