@@ -20,9 +20,12 @@ class Recurrent(nn.Module):
 
     begins   b n, where a document begins; None if there is one
     count    b, how many of the tokens are real; None for all
+
+    `span` is how many tokens run at once, outside of compiled graphs: what fits into the cache of a core. None for all.
     """
 
     cuts_documents = state_batch_first = True
+    span: int | None = None
 
     def __init__(self, dim: int, dim_out: int | None = None) -> None:
         super().__init__()
@@ -45,7 +48,7 @@ class Recurrent(nn.Module):
         if x.shape[1] == 0:
             return self.nothing(x), self.state_of(x) if state is None else state
         if mask is None and document_ids is None:
-            return self.run(x, state, None, None)
+            return self.run_spans(x, state)
         x = zero_masked(x, mask)
         # documents side by side, padding behind them
         token_mask: Any = mask
@@ -59,6 +62,16 @@ class Recurrent(nn.Module):
         count = None if mask is None else mask.sum(dim=-1)
         out, state = self.run(gather_along(x, order, -2), state, begins, count)
         return gather_along(out, order.argsort(dim=-1), -2), state
+
+    def run_spans(self, x: Tensor, state: State | None) -> tuple[Tensor, State]:
+        if self.span is None or torch.compiler.is_compiling() or x.shape[1] <= self.span:
+            return self.run(x, state, None, None)
+        outs = []
+        for part in x.split(self.span, dim=1):
+            out, state = self.run(part, state, None, None)
+            outs.append(out)
+        assert state is not None
+        return torch.cat(outs, dim=1), state
 
     def run(self, x: Tensor, state: State | None, begins: Tensor | None, count: Tensor | None) -> tuple[Tensor, State]:
         raise NotImplementedError

@@ -51,6 +51,7 @@ def project(dim: int, dim_out: int, rank: int | str | None, dim_head: int, bias:
 class MatrixMixer(Recurrent):
     """A recurrent module with a state of (d, e) of each head, in float32 at least."""
 
+    span = 2048
     heads: int
     dim_head: int
     dim_value_head: int
