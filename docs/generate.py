@@ -58,7 +58,7 @@ TOPICS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     'heads': ('Attention: heads', ('heads', 'head_dims', 'operands')),
     'scores': ('Attention: scores', ('scores', 'windows', 'temperature')),
-    'outputs': ('Attention: outputs', ('outputs', 'hybrid')),
+    'outputs': ('Attention: outputs', ('outputs', 'hybrid', 'convolutions')),
     'sub-quadratic': (
         'Sub-quadratic attention and recurrent layers',
         (
@@ -69,7 +69,7 @@ TOPICS: dict[str, tuple[str, tuple[str, ...]]] = {
     'feedforwards': ('Feedforwards', ('feedforward', 'experts')),
     'norms': ('Norms', ('norms',)),
     'residuals': ('Residuals', ('residuals', 'gates', 'streams', 'integrators', 'per_layer_embeddings')),
-    'layouts': ('Layouts and depth', ('layouts', 'convolutions', 'universal', 'halting', 'recompute', 'exits')),
+    'layouts': ('Layouts and depth', ('layouts', 'universal', 'halting', 'recompute', 'exits')),
     'embeddings': ('Embeddings and passes of models', ('embeddings', 'passes')),
     'models': ('Memories and heads of models', ('documents', 'memory.compressive', 'memory.knn', 'readouts', 'mtp')),
 }  # fmt: skip

@@ -12,11 +12,13 @@ rotary          rotations of queries and keys by their positions
 frequencies     how fast these turn, and how that is stretched for longer contexts
 polar           positions as angles of a complex number per feature
 biases          biases of scores by their positions: ALiBi, T5, dynamic
+window_biases   biases of pairs of pixels in a window, from their distance on a log scale
 data_positions  biases of scores by their positions and by what tokens say
 two_streams     tokens asked for in an order, and whether two are of one segment
 spans           how far back each head looks, learned
 sources         what becomes queries, keys and values: memories, extra keys, value residuals
 latents         queries, keys and values from narrow latents
+shared_keys     keys and values of an earlier layer
 converting      built models with another pattern, or with fewer heads of keys
 heads           projections of queries, keys and values, and norms of their heads
 head_dims       heads of different widths
@@ -24,9 +26,11 @@ operands        what the kernel multiplies, and which kernel: distances, exponen
 documents       several documents in one row, which know nothing of one another
 contextual      what a query sees or counts by content: positions in context, selection
 scores          from logits to weights; differential attention
+temperature     queries scaled by their position
 linear          products of features in place of scores; attention-free transformers
 patterns        some keys of each query, by their places
 clusters        queries that meet the keys of their cluster alone
+selected        keys that each query chooses: blocks by their means, tokens by a small scorer
 linformer       a few learned sums in place of the keys
 hybrid          sequence modules beside attention or in its place
 memory          what is kept of earlier segments: compressed memories, keys to look up
@@ -35,6 +39,7 @@ norms           norms and scales of a branch
 residuals       how a branch joins the stream
 gates           gates in place of residual sums
 streams         several streams, and how layers read and write them
+per_layer_embeddings   embeddings of tokens for each block
 integrators     what a branch reads besides its stream
 feedforward     activations, gated units, chunks of tokens
 exits           tokens that leave a stack after one of its blocks; outputs of each block
@@ -51,6 +56,7 @@ abilities       what a model around a stack says of itself: whether it can be ca
 derived         attributes that code of others reads and assigns, under the names of the original
 pooling         from a sequence to one vector or a few
 readouts        from hidden states to logits
+mtp             modules that predict the tokens after the next one
 """
 
 from x_transformers.core.branches import KINDS, Kind
