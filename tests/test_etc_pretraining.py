@@ -96,6 +96,7 @@ def test_pretraining_without_segments_is_that_of_masked_tokens():
     assert losses.cpc == 0 and torch.equal(losses.loss, losses.mlm)
     one = pretrainer()(TOKENS, PARTS.clamp(max=0), return_outputs=True)
     assert one.cpc == 0 and one.mlm > 0
+    assert pretrainer(cls=True)(TOKENS, PARTS * 0 - 1) == 0  # padding alone: no segment at all
     words = PARTS.clamp(min=0)
     masked = pretrainer(mlm_prob=0.5, cpc_prob=0.0).hiding.hide(TOKENS, PARTS >= 0, words)[0].chosen
     runs = [masked[row][PARTS[row] == s] for row in range(2) for s in range(4)]

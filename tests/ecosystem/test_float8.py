@@ -63,6 +63,8 @@ def test_which_layers():
     assert replaced(model) - inner == wanted and len(inner) == 4
     one = float8_(language_model(), lambda name, layer: name.endswith('0.1.to_q'), emulate=True)
     assert replaced(one) == {f'{stack}.0.1.to_q'}
+    few = float8_(nn.Sequential(nn.Linear(64, 48), nn.Linear(48, 64), nn.Linear(64, 72)), emulate=True)
+    assert replaced(few) == {'1'}
     tied = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 64))
     tied[2].weight = tied[0].weight
     assert replaced(float8_(tied, emulate=True)) == {'1'}

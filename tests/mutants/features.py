@@ -65,6 +65,7 @@ BUGS = {
         ('gates by SiLU are sigmoids', 'owner.to_v_gate_activation = F.silu if self.swiglu_values else activation', 'owner.to_v_gate_activation = activation', 'test_attention.py -kswiglu'),
         ('weighted values are not scaled', 'return out * self.value_scale', 'return out', 'test_heads.py'),
         ('heads are not normed before the output', "self.norm = HeadNorm('rms', (owner.dim_merged,), self.inner_norm_eps)", 'self.norm = nn.Identity()', 'test_heads.py'),
+        ('the norm of heads before the output has an epsilon of its own', '(owner.dim_merged,), self.inner_norm_eps)', '(owner.dim_merged,), 1e-5)', 'test_heads.py'),
         ('gates by softplus are sigmoids', "activation = F.softplus if self.gate_values_activation == 'softplus' else F.sigmoid", 'activation = F.sigmoid', 'test_heads.py'),
         ('padding counts in the sequence as one vector', 'if call.key_mask is not None:', 'if False:', 'test_laws.py::test_content_of_padding_never_matters -korthog'),
     ]),
@@ -322,6 +323,8 @@ BUGS = {
         ('further sets turn by no length', 'self.angles.angles_by(one, positions, lengths)', 'self.angles.angles_by(one, positions)', 'test_rotary_scaling.py -klayers'),
     ]),
     'features/scores.py': ('test_scores.py', [
+        ('both heads of a pair are neighbours', 'first, second = out.chunk(2, dim=1)', 'first, second = out[:, ::2], out[:, 1::2]', 'test_differential.py'),
+        ('the gate of the second output has no bound', 'self.to_factor(call.x).sigmoid()', 'self.to_factor(call.x)', 'test_differential.py'),
         ('the second output has no gate', 'return first - factor * second', 'return first - second', 'test_differential.py'),
         ('alpha begins at the sparsemax', 'alpha = (1 + to_float(self.logit).sigmoid())', 'alpha = (2 - 0 * to_float(self.logit).sigmoid())', 'test_entmax.py -kattention'),
         ('all heads have the alpha of the first', "rearrange(alpha, 'h -> h 1 1')", 'alpha[0]', 'test_entmax.py -kattention'),

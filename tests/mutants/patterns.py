@@ -62,6 +62,7 @@ BUGS = {
         ('last blocks are global where the longest row ends', 'slot, slot + (count - last - first) * block)', 'slot, slot + (count.amax() - last - first) * block)', 'test_patterns_of_rows.py -kends'),
     ]),
     'features/patterns.py': ('test_patterns.py', [
+        ('chunks beside packed documents are those of the row', 'keys = positions_within(ids) // blocks.block', 'keys = torch.arange(ids.shape[-1]).expand(ids.shape) // blocks.block', 'test_heads.py'),
         ('blocks of packed documents run into each other', "self.refuse({'documents': self.not_by_differences})", 'pass'),
         ('projections of global tokens are those of the others', 'parts = (feature.to_q_global, feature.to_k_global, feature.to_v_global)', 'parts = (owner.to_q, owner.to_k, owner.to_v)', 'test_global_tokens.py'),
         ('all heads have global queries', 'marks[:, None] & heads[:, None]', 'marks[:, None] | ~heads[:, None]', 'test_global_tokens.py'),

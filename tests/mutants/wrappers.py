@@ -130,7 +130,7 @@ BUGS = {
         ('targets see the other segments', 'alone=True', 'alone=False'),
         ('targets are read from what is masked', 'target = self.encode(tokens, alone)', 'target = self.encode(masked.ids, alone)'),
         ('both losses count alike', 'mlm + self.cpc_weight * cpc', 'mlm + cpc'),
-        ('padding is in the last segment', 'F.pad(hidden, (0, 1)).gather(1, segment_ids % (hidden.shape[1] + 1))', 'hidden.gather(1, segment_ids % hidden.shape[1])'),
+        ('padding is in a segment', 'F.pad(hidden, (0, 1)).gather(1, segment_ids % (hidden.shape[1] + 1))', 'hidden.gather(1, segment_ids % hidden.shape[1])'),
     ]),
     'etc.py': ('test_etc.py', [
         ('sides of segments change places', 'second + (place > ids).long()', 'second + (place < ids).long()', 'test_etc_pretraining.py'),
