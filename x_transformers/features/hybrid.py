@@ -25,6 +25,7 @@ from x_transformers.flags import (
     instance_of,
     mapping,
     none,
+    number,
     one_of,
     size,
     warn_once,
@@ -48,6 +49,10 @@ def unfold_axis(t: Tensor, count: int, length: int, consecutive: bool = False) -
     rows = -(-length // count) if consecutive else count
     axes = '(b rows) m ... -> b (rows m) ...' if consecutive else '(b rows) m ... -> b (m rows) ...'
     return rearrange(t, axes, rows=rows)[:, :length]
+
+
+def times(t: Tensor, factor: float | None) -> Tensor:
+    return t if factor is None else factor * t
 
 
 class FoldAxially(nn.Module):
@@ -77,19 +82,31 @@ def reorder_tokens(t: Tensor, order: Tensor) -> Tensor:
     return t.gather(1, order.unsqueeze(-1).expand(-1, -1, t.shape[-1]))
 
 
+a_module = one_of(*MODULES) | instance_of(nn.Module)
+four_factors = Check(
+    'four numbers, None for 1',
+    lambda v: isinstance(v, (tuple, list)) and len(v) == 4 and all(map((number | none).test, v)),
+    'Sequence[float | None]',
+)
+
+
 class Hybrid(AttentionFeature):
-    """A custom module runs on the same tokens as attention; both outputs are normalized per head and mixed.
+    """A module runs on the same tokens as attention. Both outputs are normalized per head and mixed, or summed:
 
-        out = (a + h) / 2,  or  a + m (h - a)  with  m = sigmoid(W x)  per token and head
+        'mean'   W_o (a + h) / 2,  or  W_o (a + m (h - a))  with  m = sigmoid(W x)  per token and head
+        'sum'    c_1 W_o a(c_0 x) + c_3 h(c_2 x)  with `hybrid_factors` c
 
-    The module maps (b, n, dim) to (b, n, h d), or to a pair of this and its state, which the cache stores and passes
-    back as a second argument. An attribute `state_batch_first = True` of the module allows to reorder its state by
-    batch entries. Modules without a state, and all modules if there is padding, run on all tokens again. Padding is
-    moved to the end and set to zero, unless the module takes a mask. The module does not receive `mems`; with a cache
-    its state is kept.
+    The module maps (b, n, dim) to (b, n, h d), in a sum to the width of the layer, or to a pair of this and its state,
+    which the cache stores and passes back as a second argument. An attribute `state_batch_first = True` of the module
+    allows to reorder its state by batch entries. Modules without a state, and with padding those that are not told,
+    run on all tokens again. Padding is moved to the end and set to zero, unless the module takes a mask. The module
+    does not receive `mems`; with a cache its state is kept.
+
+    A module with `cuts_documents = True`, as of `x_transformers.recurrent`, also gets `mask` and `document_ids`, both
+    (b, n), where there are any, and must pass over padding: then its state is kept beside padding, too.
     """
 
-    paper = 'Hymba, arXiv:2411.13676'
+    paper = 'Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448'
     refuses = {
         'several devices': 'a custom module may combine all heads',
         'some tokens': 'it processes the tokens in order',
@@ -98,9 +115,24 @@ class Hybrid(AttentionFeature):
     }
     hybrid_module = flag(
         None,
-        'custom module that runs in parallel with attention, (b, n, dim) -> (b, n, heads * dim_head)',
-        instance_of(nn.Module) | none,
+        'module that runs in parallel with attention: a name, or a custom one, (b, n, dim) -> (b, n, heads * dim_head)',
+        a_module | none,
         example=nn.ZeroPad1d((0, 16)),
+    )
+    hybrid_kwargs = flag(
+        None, 'keywords of the class of the module, a dict, if it has a name', mapping | none, example=dict(state=4)
+    )
+    hybrid_merge = flag(
+        'mean',
+        "'mean': normalized per head and mixed, before the output projection; 'sum': added to the output of the layer",
+        one_of('mean', 'sum'),
+        example='sum',
+    )
+    hybrid_factors = flag(
+        None,
+        'factors of a sum: of the input of attention, of its output, of the input of the module, of its output',
+        four_factors | none,
+        example=(0.5, 2.0, None, 0.7),
     )
     hybrid_mask_kwarg = flag(
         None,
@@ -121,22 +153,61 @@ class Hybrid(AttentionFeature):
 
     def setup(self, owner: Any) -> None:
         shape, fold = owner.shape, self.hybrid_fold_axial_dim or 1
-        self.module = FoldAxially(fold, copy.deepcopy(self.hybrid_module))
-        if getattr(self.hybrid_module, 'state_batch_first', False):
+        self.check_combination()
+        module = self.build_beside(owner)
+        self.module = FoldAxially(fold, module)
+        if getattr(module, 'state_batch_first', False):
             self.states = {**self.states, 'hybrid_hidden': RecurrentState()}
-        self.__dict__['hybrid_module'] = type(self.hybrid_module).__name__  # the user's own is not kept
-        self.norms = nn.ModuleList(MultiheadRMSNorm(shape.dim_value, shape.heads) for _ in range(2))
+        self.is_told = fold == 1 and getattr(module, 'cuts_documents', False)  # of padding and documents
+        if self.is_told:
+            self.refuse({'documents': ''})
+            self.states = {'hybrid_hidden': self.states['hybrid_hidden']}
+        self.__dict__['hybrid_module'] = type(module).__name__  # the user's own is not kept
+        if self.hybrid_merge == 'mean':
+            self.norms = nn.ModuleList(MultiheadRMSNorm(shape.dim_value, shape.heads) for _ in range(2))
         if self.hybrid_learned_mix:
             self.to_mix = nn.Linear(owner.dim, shape.heads, bias=False)
+        self.factors = self.hybrid_factors or (None,) * 4
         self.is_cached = fold == 1
         if fold != 1:
             self.refuse({'cache': 'the state of a folded module is not that of the last token'})
 
+    def check_combination(self) -> None:
+        """Raise ConfigError if the flags do not go together."""
+        if self.hybrid_merge == 'sum' and self.hybrid_learned_mix:
+            raise ConfigError("`hybrid_learned_mix` cannot be combined with `hybrid_merge='sum'`, which mixes nothing")
+        if self.hybrid_merge == 'mean' and self.hybrid_factors is not None:
+            raise ConfigError("`hybrid_factors` cannot be combined with `hybrid_merge='mean'`: they are those of a sum")
+        named = isinstance(self.hybrid_module, str)
+        if self.hybrid_kwargs and not named:
+            raise ConfigError('`hybrid_kwargs` cannot be combined with a custom `hybrid_module`: it is built already')
+        if self.hybrid_mask_kwarg and named:
+            raise ConfigError('`hybrid_mask_kwarg` cannot be combined with a named `hybrid_module`: it gets the mask')
+
+    def build_beside(self, owner: Any) -> nn.Module:
+        """Build the module, or copy that of the user."""
+        if not isinstance(self.hybrid_module, str):
+            return copy.deepcopy(self.hybrid_module)
+        width = owner.shape.dim_out if self.hybrid_merge == 'sum' else owner.shape.dim_inner
+        return build_module('hybrid_kwargs', self.hybrid_module, owner.dim, self.hybrid_kwargs or {}, dim_out=width)
+
+    def active_stages(self) -> tuple[str, ...]:
+        if self.hybrid_merge == 'mean':
+            return ('head_outputs',)
+        return ('layer_output',) if self.factors[0] is None else ('qkv_inputs', 'layer_output')
+
+    def qkv_inputs(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = (times(t, self.factors[0]) for t in qkv)
+        return q, k, v
+
+    def layer_output(self, out: Tensor, call: Any) -> Tensor:
+        beside = self.run_beside(call)
+        if beside.shape != out.shape:
+            raise ValueError(f'`hybrid_module` gave shape {tuple(beside.shape)}, it must be {tuple(out.shape)}')
+        return times(out, self.factors[1]) + times(beside, self.factors[3])
+
     def head_outputs(self, out: Tensor, call: Any) -> Tensor:
-        if call.context is not None:
-            raise ValueError(f'`hybrid_module` cannot be combined with a context: {self.reason("cross-attention")}')
-        call.check_no_token_idx('hybrid_module', 'it processes the tokens in order')
-        attended, beside = self.norms[0](out), self.norms[1](self.heads_of(self.run_on_new(call), out))
+        attended, beside = self.norms[0](out), self.norms[1](self.heads_of(self.run_beside(call), out))
         if not self.hybrid_learned_mix:
             return (attended + beside) / 2
         mix = rearrange(self.to_mix(call.x).sigmoid(), 'b n h -> b h n 1')
@@ -151,8 +222,31 @@ class Hybrid(AttentionFeature):
             raise ValueError(f'`hybrid_module` gave shape {tuple(t.shape)}, it must be {wanted} or {tuple(like.shape)}')
         return heads
 
-    def run_on_new(self, call: Any) -> Tensor:
+    def run_beside(self, call: Any) -> Tensor:
         """Return the output of the module for the new tokens."""
+        if call.context is not None:
+            raise ValueError(f'`hybrid_module` cannot be combined with a context: {self.reason("cross-attention")}')
+        call.check_no_token_idx('hybrid_module', 'it processes the tokens in order')
+        return self.run_told(call) if self.is_told else self.run_on_new(call)
+
+    def run_told(self, call: Any) -> Tensor:
+        """Run a module that passes over padding and keeps documents apart, from its state."""
+        real, hidden = call.all_key_mask, call.state('hybrid_hidden')
+        told = {
+            'mask': None if real is None else real[:, -call.q_len :],
+            'document_ids': call.inputs.get('document_ids'),
+        }
+        told = {name: t for name, t in told.items() if t is not None}
+        made = self.module(times(call.x, self.factors[2]), hidden.value, **told)
+        if not isinstance(made, (tuple, list)) or len(made) != 2:
+            raise ValueError(
+                f'`hybrid_module` gave {type(made).__name__}, with `cuts_documents` it must be a pair of output and state'
+            )
+        hidden.keep(made[1])
+        return made[0]
+
+    def run_on_new(self, call: Any) -> Tensor:
+        """Run a module that knows only tokens, on all of them again if there is padding."""
         real = None if call.all_key_mask is None else call.all_key_mask[:, call.memories :]
         if real is None and call.state('hybrid inputs').past is None:
             hidden = call.state('hybrid_hidden')
@@ -181,6 +275,7 @@ class Hybrid(AttentionFeature):
         """Return the module's output, and its state if it gives one."""
         if mask is not None and self.module.axial_dim > 1:
             mask = fold_axis(mask, self.module.axial_dim)
+        x = times(x, self.factors[2])
         further = {} if call.causal or not self.hybrid_mask_kwarg else {self.hybrid_mask_kwarg: mask}
         made = self.module(x, *(() if state is None else (state,)), **further)
         if torch.is_tensor(made):
@@ -190,7 +285,6 @@ class Hybrid(AttentionFeature):
         return made[0], made[1] if len(made) > 1 else None
 
 
-a_module = one_of(*MODULES) | instance_of(nn.Module)
 some_modules = Check('a tuple of these', each(a_module).test, f'Sequence[{a_module.type}]')
 
 
