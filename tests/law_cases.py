@@ -236,6 +236,9 @@ SETTINGS: dict[str, Values] = {
     'attn_hybrid_mask_kwarg': HYBRID,
     'attn_hybrid_fold_axial_dim': HYBRID,
     'attn_hybrid_learned_mix': HYBRID,
+    'attn_hybrid_kwargs': dict(attn_hybrid_module='ssm'),
+    'attn_hybrid_merge': dict(attn_hybrid_module='ssm'),
+    'attn_hybrid_factors': dict(attn_hybrid_module='ssm', attn_hybrid_merge='sum'),
 }
 POOLED = (
     'use_cls_token',
@@ -294,6 +297,7 @@ THROUGH_THE_STACK: dict[str, Values] = {
 FURTHER_EXAMPLES: dict[str, tuple[Any, ...]] = {
     'attn_kv_heads': (1,),
     'attn_entmax_alpha': (1.3,),
+    'attn_hybrid_module': ('ssm',),
     'attn_dconv_kernel_size': (1, 4),
     'attn_aft': ('full', 'simple', 'conv'),
     'attn_linformer_share': ('headwise', 'layerwise'),

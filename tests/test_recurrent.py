@@ -378,6 +378,14 @@ STACKS = {
     'mamba': dict(recurrent_module='mamba', recurrent_kwargs=dict(norm_inputs=True)),
     'rg_lru': dict(recurrent_module='rg_lru'),
     'beside': dict(recurrent_module=None, layers=('a', 'f'), attn_hybrid_module=DiagonalSSM(6, state=3)),
+    'added': dict(
+        recurrent_module=None,
+        layers=('a', 'f'),
+        attn_hybrid_module='gated_delta',
+        attn_hybrid_merge='sum',
+        attn_hybrid_kwargs=dict(heads=2, dim_head=3),
+        attn_hybrid_factors=(0.5, None, 2.0, 0.7),
+    ),
 }
 
 

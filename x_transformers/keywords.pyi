@@ -692,14 +692,20 @@ class StackKeywords(TypedDict, total=False):
     """Scale the output of each head by a learned factor. Default: False. NormFormer, arXiv:2110.09456."""
     cross_attn_gate_value_heads: bool | tuple[bool, ...] | PerLayer
     """Gate the output of each head by a sigmoid of the input. Default: False. Quantizable Transformers, arXiv:2306.12929."""
-    cross_attn_hybrid_module: nn.Module | None | tuple[nn.Module | None, ...] | PerLayer
-    """Custom module that runs in parallel with attention, (b, n, dim) -> (b, n, heads * dim_head). Default: None. Hymba, arXiv:2411.13676."""
+    cross_attn_hybrid_module: Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru', 'mlstm'] | nn.Module | None | tuple[Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru', 'mlstm'] | nn.Module | None, ...] | PerLayer
+    """Module that runs in parallel with attention: a name, or a custom one, (b, n, dim) -> (b, n, heads * dim_head). Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
+    cross_attn_hybrid_kwargs: Mapping[str, Any] | None | tuple[Mapping[str, Any] | None, ...] | PerLayer
+    """Keywords of the class of the module, a dict, if it has a name. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
+    cross_attn_hybrid_merge: Literal['mean', 'sum'] | tuple[Literal['mean', 'sum'], ...] | PerLayer
+    """'mean': normalized per head and mixed, before the output projection; 'sum': added to the output of the layer. Default: 'mean'. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
+    cross_attn_hybrid_factors: Sequence[float | None] | None | tuple[Sequence[float | None] | None, ...] | PerLayer
+    """Factors of a sum: of the input of attention, of its output, of the input of the module, of its output. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     cross_attn_hybrid_mask_kwarg: str | None | tuple[str | None, ...] | PerLayer
-    """Keyword argument of the module for the mask, in non-causal attention. Default: None. Hymba, arXiv:2411.13676."""
+    """Keyword argument of the module for the mask, in non-causal attention. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     cross_attn_hybrid_fold_axial_dim: int | None | tuple[int | None, ...] | PerLayer
-    """A: run the module along every a-th token, such as the frames of a video. Default: None. Hymba, arXiv:2411.13676."""
+    """A: run the module along every a-th token, such as the frames of a video. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     cross_attn_hybrid_learned_mix: bool | tuple[bool, ...] | PerLayer
-    """Compute the mix per token and head from the input, instead of one half. Default: False. Hymba, arXiv:2411.13676."""
+    """Compute the mix per token and head from the input, instead of one half. Default: False. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     cross_attn_gate_values: bool | tuple[bool, ...] | PerLayer
     """Gate the attention output, with a gate computed from the input. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     cross_attn_gate_values_rank: int | None | tuple[int | None, ...] | PerLayer
@@ -1066,14 +1072,20 @@ class StackKeywords(TypedDict, total=False):
     """Scale the output of each head by a learned factor. Default: False. NormFormer, arXiv:2110.09456."""
     attn_gate_value_heads: bool | tuple[bool, ...] | PerLayer
     """Gate the output of each head by a sigmoid of the input. Default: False. Quantizable Transformers, arXiv:2306.12929."""
-    attn_hybrid_module: nn.Module | None | tuple[nn.Module | None, ...] | PerLayer
-    """Custom module that runs in parallel with attention, (b, n, dim) -> (b, n, heads * dim_head). Default: None. Hymba, arXiv:2411.13676."""
+    attn_hybrid_module: Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru', 'mlstm'] | nn.Module | None | tuple[Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru', 'mlstm'] | nn.Module | None, ...] | PerLayer
+    """Module that runs in parallel with attention: a name, or a custom one, (b, n, dim) -> (b, n, heads * dim_head). Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
+    attn_hybrid_kwargs: Mapping[str, Any] | None | tuple[Mapping[str, Any] | None, ...] | PerLayer
+    """Keywords of the class of the module, a dict, if it has a name. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
+    attn_hybrid_merge: Literal['mean', 'sum'] | tuple[Literal['mean', 'sum'], ...] | PerLayer
+    """'mean': normalized per head and mixed, before the output projection; 'sum': added to the output of the layer. Default: 'mean'. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
+    attn_hybrid_factors: Sequence[float | None] | None | tuple[Sequence[float | None] | None, ...] | PerLayer
+    """Factors of a sum: of the input of attention, of its output, of the input of the module, of its output. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     attn_hybrid_mask_kwarg: str | None | tuple[str | None, ...] | PerLayer
-    """Keyword argument of the module for the mask, in non-causal attention. Default: None. Hymba, arXiv:2411.13676."""
+    """Keyword argument of the module for the mask, in non-causal attention. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     attn_hybrid_fold_axial_dim: int | None | tuple[int | None, ...] | PerLayer
-    """A: run the module along every a-th token, such as the frames of a video. Default: None. Hymba, arXiv:2411.13676."""
+    """A: run the module along every a-th token, such as the frames of a video. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     attn_hybrid_learned_mix: bool | tuple[bool, ...] | PerLayer
-    """Compute the mix per token and head from the input, instead of one half. Default: False. Hymba, arXiv:2411.13676."""
+    """Compute the mix per token and head from the input, instead of one half. Default: False. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     attn_gate_values: bool | tuple[bool, ...] | PerLayer
     """Gate the attention output, with a gate computed from the input. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     attn_gate_values_rank: int | None | tuple[int | None, ...] | PerLayer
@@ -1810,14 +1822,20 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Scale the output of each head by a learned factor. Default: False. NormFormer, arXiv:2110.09456."""
     enc_cross_attn_gate_value_heads: bool | tuple[bool, ...] | PerLayer
     """Gate the output of each head by a sigmoid of the input. Default: False. Quantizable Transformers, arXiv:2306.12929."""
-    enc_cross_attn_hybrid_module: nn.Module | None | tuple[nn.Module | None, ...] | PerLayer
-    """Custom module that runs in parallel with attention, (b, n, dim) -> (b, n, heads * dim_head). Default: None. Hymba, arXiv:2411.13676."""
+    enc_cross_attn_hybrid_module: Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru', 'mlstm'] | nn.Module | None | tuple[Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru', 'mlstm'] | nn.Module | None, ...] | PerLayer
+    """Module that runs in parallel with attention: a name, or a custom one, (b, n, dim) -> (b, n, heads * dim_head). Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
+    enc_cross_attn_hybrid_kwargs: Mapping[str, Any] | None | tuple[Mapping[str, Any] | None, ...] | PerLayer
+    """Keywords of the class of the module, a dict, if it has a name. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
+    enc_cross_attn_hybrid_merge: Literal['mean', 'sum'] | tuple[Literal['mean', 'sum'], ...] | PerLayer
+    """'mean': normalized per head and mixed, before the output projection; 'sum': added to the output of the layer. Default: 'mean'. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
+    enc_cross_attn_hybrid_factors: Sequence[float | None] | None | tuple[Sequence[float | None] | None, ...] | PerLayer
+    """Factors of a sum: of the input of attention, of its output, of the input of the module, of its output. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     enc_cross_attn_hybrid_mask_kwarg: str | None | tuple[str | None, ...] | PerLayer
-    """Keyword argument of the module for the mask, in non-causal attention. Default: None. Hymba, arXiv:2411.13676."""
+    """Keyword argument of the module for the mask, in non-causal attention. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     enc_cross_attn_hybrid_fold_axial_dim: int | None | tuple[int | None, ...] | PerLayer
-    """A: run the module along every a-th token, such as the frames of a video. Default: None. Hymba, arXiv:2411.13676."""
+    """A: run the module along every a-th token, such as the frames of a video. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     enc_cross_attn_hybrid_learned_mix: bool | tuple[bool, ...] | PerLayer
-    """Compute the mix per token and head from the input, instead of one half. Default: False. Hymba, arXiv:2411.13676."""
+    """Compute the mix per token and head from the input, instead of one half. Default: False. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     enc_cross_attn_gate_values: bool | tuple[bool, ...] | PerLayer
     """Gate the attention output, with a gate computed from the input. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     enc_cross_attn_gate_values_rank: int | None | tuple[int | None, ...] | PerLayer
@@ -2186,14 +2204,20 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Scale the output of each head by a learned factor. Default: False. NormFormer, arXiv:2110.09456."""
     enc_attn_gate_value_heads: bool | tuple[bool, ...] | PerLayer
     """Gate the output of each head by a sigmoid of the input. Default: False. Quantizable Transformers, arXiv:2306.12929."""
-    enc_attn_hybrid_module: nn.Module | None | tuple[nn.Module | None, ...] | PerLayer
-    """Custom module that runs in parallel with attention, (b, n, dim) -> (b, n, heads * dim_head). Default: None. Hymba, arXiv:2411.13676."""
+    enc_attn_hybrid_module: Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru', 'mlstm'] | nn.Module | None | tuple[Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru', 'mlstm'] | nn.Module | None, ...] | PerLayer
+    """Module that runs in parallel with attention: a name, or a custom one, (b, n, dim) -> (b, n, heads * dim_head). Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
+    enc_attn_hybrid_kwargs: Mapping[str, Any] | None | tuple[Mapping[str, Any] | None, ...] | PerLayer
+    """Keywords of the class of the module, a dict, if it has a name. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
+    enc_attn_hybrid_merge: Literal['mean', 'sum'] | tuple[Literal['mean', 'sum'], ...] | PerLayer
+    """'mean': normalized per head and mixed, before the output projection; 'sum': added to the output of the layer. Default: 'mean'. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
+    enc_attn_hybrid_factors: Sequence[float | None] | None | tuple[Sequence[float | None] | None, ...] | PerLayer
+    """Factors of a sum: of the input of attention, of its output, of the input of the module, of its output. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     enc_attn_hybrid_mask_kwarg: str | None | tuple[str | None, ...] | PerLayer
-    """Keyword argument of the module for the mask, in non-causal attention. Default: None. Hymba, arXiv:2411.13676."""
+    """Keyword argument of the module for the mask, in non-causal attention. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     enc_attn_hybrid_fold_axial_dim: int | None | tuple[int | None, ...] | PerLayer
-    """A: run the module along every a-th token, such as the frames of a video. Default: None. Hymba, arXiv:2411.13676."""
+    """A: run the module along every a-th token, such as the frames of a video. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     enc_attn_hybrid_learned_mix: bool | tuple[bool, ...] | PerLayer
-    """Compute the mix per token and head from the input, instead of one half. Default: False. Hymba, arXiv:2411.13676."""
+    """Compute the mix per token and head from the input, instead of one half. Default: False. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     enc_attn_gate_values: bool | tuple[bool, ...] | PerLayer
     """Gate the attention output, with a gate computed from the input. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     enc_attn_gate_values_rank: int | None | tuple[int | None, ...] | PerLayer
@@ -3066,14 +3090,20 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Scale the output of each head by a learned factor. Default: False. NormFormer, arXiv:2110.09456."""
     dec_cross_attn_gate_value_heads: bool | tuple[bool, ...] | PerLayer
     """Gate the output of each head by a sigmoid of the input. Default: False. Quantizable Transformers, arXiv:2306.12929."""
-    dec_cross_attn_hybrid_module: nn.Module | None | tuple[nn.Module | None, ...] | PerLayer
-    """Custom module that runs in parallel with attention, (b, n, dim) -> (b, n, heads * dim_head). Default: None. Hymba, arXiv:2411.13676."""
+    dec_cross_attn_hybrid_module: Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru', 'mlstm'] | nn.Module | None | tuple[Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru', 'mlstm'] | nn.Module | None, ...] | PerLayer
+    """Module that runs in parallel with attention: a name, or a custom one, (b, n, dim) -> (b, n, heads * dim_head). Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
+    dec_cross_attn_hybrid_kwargs: Mapping[str, Any] | None | tuple[Mapping[str, Any] | None, ...] | PerLayer
+    """Keywords of the class of the module, a dict, if it has a name. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
+    dec_cross_attn_hybrid_merge: Literal['mean', 'sum'] | tuple[Literal['mean', 'sum'], ...] | PerLayer
+    """'mean': normalized per head and mixed, before the output projection; 'sum': added to the output of the layer. Default: 'mean'. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
+    dec_cross_attn_hybrid_factors: Sequence[float | None] | None | tuple[Sequence[float | None] | None, ...] | PerLayer
+    """Factors of a sum: of the input of attention, of its output, of the input of the module, of its output. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     dec_cross_attn_hybrid_mask_kwarg: str | None | tuple[str | None, ...] | PerLayer
-    """Keyword argument of the module for the mask, in non-causal attention. Default: None. Hymba, arXiv:2411.13676."""
+    """Keyword argument of the module for the mask, in non-causal attention. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     dec_cross_attn_hybrid_fold_axial_dim: int | None | tuple[int | None, ...] | PerLayer
-    """A: run the module along every a-th token, such as the frames of a video. Default: None. Hymba, arXiv:2411.13676."""
+    """A: run the module along every a-th token, such as the frames of a video. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     dec_cross_attn_hybrid_learned_mix: bool | tuple[bool, ...] | PerLayer
-    """Compute the mix per token and head from the input, instead of one half. Default: False. Hymba, arXiv:2411.13676."""
+    """Compute the mix per token and head from the input, instead of one half. Default: False. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     dec_cross_attn_gate_values: bool | tuple[bool, ...] | PerLayer
     """Gate the attention output, with a gate computed from the input. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     dec_cross_attn_gate_values_rank: int | None | tuple[int | None, ...] | PerLayer
@@ -3442,14 +3472,20 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Scale the output of each head by a learned factor. Default: False. NormFormer, arXiv:2110.09456."""
     dec_attn_gate_value_heads: bool | tuple[bool, ...] | PerLayer
     """Gate the output of each head by a sigmoid of the input. Default: False. Quantizable Transformers, arXiv:2306.12929."""
-    dec_attn_hybrid_module: nn.Module | None | tuple[nn.Module | None, ...] | PerLayer
-    """Custom module that runs in parallel with attention, (b, n, dim) -> (b, n, heads * dim_head). Default: None. Hymba, arXiv:2411.13676."""
+    dec_attn_hybrid_module: Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru', 'mlstm'] | nn.Module | None | tuple[Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru', 'mlstm'] | nn.Module | None, ...] | PerLayer
+    """Module that runs in parallel with attention: a name, or a custom one, (b, n, dim) -> (b, n, heads * dim_head). Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
+    dec_attn_hybrid_kwargs: Mapping[str, Any] | None | tuple[Mapping[str, Any] | None, ...] | PerLayer
+    """Keywords of the class of the module, a dict, if it has a name. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
+    dec_attn_hybrid_merge: Literal['mean', 'sum'] | tuple[Literal['mean', 'sum'], ...] | PerLayer
+    """'mean': normalized per head and mixed, before the output projection; 'sum': added to the output of the layer. Default: 'mean'. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
+    dec_attn_hybrid_factors: Sequence[float | None] | None | tuple[Sequence[float | None] | None, ...] | PerLayer
+    """Factors of a sum: of the input of attention, of its output, of the input of the module, of its output. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     dec_attn_hybrid_mask_kwarg: str | None | tuple[str | None, ...] | PerLayer
-    """Keyword argument of the module for the mask, in non-causal attention. Default: None. Hymba, arXiv:2411.13676."""
+    """Keyword argument of the module for the mask, in non-causal attention. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     dec_attn_hybrid_fold_axial_dim: int | None | tuple[int | None, ...] | PerLayer
-    """A: run the module along every a-th token, such as the frames of a video. Default: None. Hymba, arXiv:2411.13676."""
+    """A: run the module along every a-th token, such as the frames of a video. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     dec_attn_hybrid_learned_mix: bool | tuple[bool, ...] | PerLayer
-    """Compute the mix per token and head from the input, instead of one half. Default: False. Hymba, arXiv:2411.13676."""
+    """Compute the mix per token and head from the input, instead of one half. Default: False. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     dec_attn_gate_values: bool | tuple[bool, ...] | PerLayer
     """Gate the attention output, with a gate computed from the input. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     dec_attn_gate_values_rank: int | None | tuple[int | None, ...] | PerLayer
@@ -3954,14 +3990,20 @@ class AttentionKeywords(TypedDict, total=False):
     """Scale the output of each head by a learned factor. Default: False. NormFormer, arXiv:2110.09456."""
     gate_value_heads: bool
     """Gate the output of each head by a sigmoid of the input. Default: False. Quantizable Transformers, arXiv:2306.12929."""
-    hybrid_module: nn.Module | None
-    """Custom module that runs in parallel with attention, (b, n, dim) -> (b, n, heads * dim_head). Default: None. Hymba, arXiv:2411.13676."""
+    hybrid_module: Literal['rwkv', 'ssm', 'short_conv', 'gated_delta', 'kda', 'gla', 'lightning', 'mamba2', 'mamba', 'rg_lru', 'mlstm'] | nn.Module | None
+    """Module that runs in parallel with attention: a name, or a custom one, (b, n, dim) -> (b, n, heads * dim_head). Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
+    hybrid_kwargs: Mapping[str, Any] | None
+    """Keywords of the class of the module, a dict, if it has a name. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
+    hybrid_merge: Literal['mean', 'sum']
+    """'mean': normalized per head and mixed, before the output projection; 'sum': added to the output of the layer. Default: 'mean'. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
+    hybrid_factors: Sequence[float | None] | None
+    """Factors of a sum: of the input of attention, of its output, of the input of the module, of its output. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     hybrid_mask_kwarg: str | None
-    """Keyword argument of the module for the mask, in non-causal attention. Default: None. Hymba, arXiv:2411.13676."""
+    """Keyword argument of the module for the mask, in non-causal attention. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     hybrid_fold_axial_dim: int | None
-    """A: run the module along every a-th token, such as the frames of a video. Default: None. Hymba, arXiv:2411.13676."""
+    """A: run the module along every a-th token, such as the frames of a video. Default: None. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     hybrid_learned_mix: bool
-    """Compute the mix per token and head from the input, instead of one half. Default: False. Hymba, arXiv:2411.13676."""
+    """Compute the mix per token and head from the input, instead of one half. Default: False. Hymba, arXiv:2411.13676; Falcon-H1, arXiv:2507.22448."""
     gate_values: bool
     """Gate the attention output, with a gate computed from the input. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     gate_values_rank: int | None

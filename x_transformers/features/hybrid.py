@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -167,7 +168,6 @@ class Hybrid(AttentionFeature):
             self.norms = nn.ModuleList(MultiheadRMSNorm(shape.dim_value, shape.heads) for _ in range(2))
         if self.hybrid_learned_mix:
             self.to_mix = nn.Linear(owner.dim, shape.heads, bias=False)
-        self.factors = self.hybrid_factors or (None,) * 4
         self.is_cached = fold == 1
         if fold != 1:
             self.refuse({'cache': 'the state of a folded module is not that of the last token'})
@@ -190,6 +190,10 @@ class Hybrid(AttentionFeature):
             return copy.deepcopy(self.hybrid_module)
         width = owner.shape.dim_out if self.hybrid_merge == 'sum' else owner.shape.dim_inner
         return build_module('hybrid_kwargs', self.hybrid_module, owner.dim, self.hybrid_kwargs or {}, dim_out=width)
+
+    @property
+    def factors(self) -> Sequence[float | None]:
+        return self.hybrid_factors or (None,) * 4
 
     def active_stages(self) -> tuple[str, ...]:
         if self.hybrid_merge == 'mean':
@@ -240,7 +244,8 @@ class Hybrid(AttentionFeature):
         made = self.module(times(call.x, self.factors[2]), hidden.value, **told)
         if not isinstance(made, (tuple, list)) or len(made) != 2:
             raise ValueError(
-                f'`hybrid_module` gave {type(made).__name__}, with `cuts_documents` it must be a pair of output and state'
+                f'`hybrid_module` gave {type(made).__name__}, it must be a pair of output and state, as it has '
+                '`cuts_documents = True`'
             )
         hidden.keep(made[1])
         return made[0]
