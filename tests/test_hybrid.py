@@ -156,7 +156,7 @@ class NoState(nn.Module):
         return x
 
 
-def test_modules_that_are_told_give_a_state():
+def test_modules_that_take_documents_give_a_state():
     module = Attention(8, heads=2, dim_head=4, hybrid_module=NoState())
     with pytest.raises(ValueError, match='`hybrid_module` gave Tensor, it must be a pair of output and state'):
         module(randn(1, 2, 8).float())

@@ -167,7 +167,7 @@ BUGS = {
         ('the learned mix is turned round', 'attended + mix * (beside - attended)', 'beside + mix * (attended - beside)'),
         ('the factor of the output is that of the module', 'times(out, self.factors[1])', 'times(out, self.factors[3])', 'test_hybrid.py'),
         ('keys are not scaled', 'q, k, v = (times(t, self.factors[0]) for t in qkv)', 'q, (_, k, v) = times(qkv[0], self.factors[0]), qkv', 'test_hybrid.py'),
-        ('the state is not kept beside padding', 'hidden.keep(made[1])', "'mask' in told or hidden.keep(made[1])", 'test_hybrid.py'),
+        ('the state is not kept beside padding', 'hidden.keep(made[1])', "'mask' in given or hidden.keep(made[1])", 'test_hybrid.py'),
         ('a module of a name is as wide as the heads', "if self.hybrid_merge == 'sum' else owner.shape.dim_inner", 'if False else owner.shape.dim_inner', 'test_hybrid.py'),
         ('folding forgets the tail', '0, folds * count - t.shape[1]))', '0, 0))'),
         ('a module of ones own joins documents', "if document_ids is not None and not getattr(self.module, 'cuts_documents', False):", 'if False:', 'test_recurrent.py'),

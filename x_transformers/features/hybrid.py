@@ -99,7 +99,7 @@ class Hybrid(AttentionFeature):
 
     The module maps (b, n, dim) to (b, n, h d), in a sum to the width of the layer, or to a pair of this and its state,
     which the cache stores and passes back as a second argument. An attribute `state_batch_first = True` of the module
-    allows to reorder its state by batch entries. Modules without a state, and with padding those that are not told,
+    allows to reorder its state by batch entries. Modules without a state, and with padding those that take no mask,
     run on all tokens again. Padding is moved to the end and set to zero, unless the module takes a mask. The module
     does not receive `mems`; with a cache its state is kept.
 
@@ -155,12 +155,12 @@ class Hybrid(AttentionFeature):
     def setup(self, owner: Any) -> None:
         shape, fold = owner.shape, self.hybrid_fold_axial_dim or 1
         self.check_combination()
-        module = self.build_beside(owner)
+        module = self.build_or_copy(owner)
         self.module = FoldAxially(fold, module)
         if getattr(module, 'state_batch_first', False):
             self.states = {**self.states, 'hybrid_hidden': RecurrentState()}
-        self.is_told = fold == 1 and getattr(module, 'cuts_documents', False)  # of padding and documents
-        if self.is_told:
+        self.takes_mask = fold == 1 and getattr(module, 'cuts_documents', False)  # of padding and documents
+        if self.takes_mask:
             self.refuse({'documents': ''})
             self.states = {'hybrid_hidden': self.states['hybrid_hidden']}
         self.__dict__['hybrid_module'] = type(module).__name__  # the user's own is not kept
@@ -184,7 +184,7 @@ class Hybrid(AttentionFeature):
         if self.hybrid_mask_kwarg and named:
             raise ConfigError('`hybrid_mask_kwarg` cannot be combined with a named `hybrid_module`: it gets the mask')
 
-    def build_beside(self, owner: Any) -> nn.Module:
+    def build_or_copy(self, owner: Any) -> nn.Module:
         """Build the module, or copy that of the user."""
         if not isinstance(self.hybrid_module, str):
             return copy.deepcopy(self.hybrid_module)
@@ -205,13 +205,13 @@ class Hybrid(AttentionFeature):
         return q, k, v
 
     def layer_output(self, out: Tensor, call: Any) -> Tensor:
-        beside = self.run_beside(call)
+        beside = self.run_module(call)
         if beside.shape != out.shape:
             raise ValueError(f'`hybrid_module` gave shape {tuple(beside.shape)}, it must be {tuple(out.shape)}')
         return times(out, self.factors[1]) + times(beside, self.factors[3])
 
     def head_outputs(self, out: Tensor, call: Any) -> Tensor:
-        attended, beside = self.norms[0](out), self.norms[1](self.heads_of(self.run_beside(call), out))
+        attended, beside = self.norms[0](out), self.norms[1](self.heads_of(self.run_module(call), out))
         if not self.hybrid_learned_mix:
             return (attended + beside) / 2
         mix = rearrange(self.to_mix(call.x).sigmoid(), 'b n h -> b h n 1')
@@ -226,22 +226,22 @@ class Hybrid(AttentionFeature):
             raise ValueError(f'`hybrid_module` gave shape {tuple(t.shape)}, it must be {wanted} or {tuple(like.shape)}')
         return heads
 
-    def run_beside(self, call: Any) -> Tensor:
+    def run_module(self, call: Any) -> Tensor:
         """Return the output of the module for the new tokens."""
         if call.context is not None:
             raise ValueError(f'`hybrid_module` cannot be combined with a context: {self.reason("cross-attention")}')
         call.check_no_token_idx('hybrid_module', 'it processes the tokens in order')
-        return self.run_told(call) if self.is_told else self.run_on_new(call)
+        return self.run_masked(call) if self.takes_mask else self.run_on_new(call)
 
-    def run_told(self, call: Any) -> Tensor:
+    def run_masked(self, call: Any) -> Tensor:
         """Run a module that passes over padding and keeps documents apart, from its state."""
         real, hidden = call.all_key_mask, call.state('hybrid_hidden')
-        told = {
+        given = {
             'mask': None if real is None else real[:, -call.q_len :],
             'document_ids': call.inputs.get('document_ids'),
         }
-        told = {name: t for name, t in told.items() if t is not None}
-        made = self.module(times(call.x, self.factors[2]), hidden.value, **told)
+        given = {name: t for name, t in given.items() if t is not None}
+        made = self.module(times(call.x, self.factors[2]), hidden.value, **given)
         if not isinstance(made, (tuple, list)) or len(made) != 2:
             raise ValueError(
                 f'`hybrid_module` gave {type(made).__name__}, it must be a pair of output and state, as it has '
