@@ -841,6 +841,8 @@ def test_rows_that_see_nothing_give_zeros(case, causal):
     seen = torch.rand(2, 4, 6, 6, generator=torch.Generator().manual_seed(0)) < 0.7
     seen[:, :, 3], seen[1, 2] = False, False
     wanted = None
+    if case.flag in ('attn_hybrid_merge', 'attn_hybrid_factors'):  # a module is added behind the output projection
+        return
     for flash in (False, None, True):
         if (built := layer_of(case, flash, causal)) is None:
             continue
@@ -898,7 +900,7 @@ def test_maps_times_values_are_the_output(case, flash):
     assert (weights[..., -6:].triu(1) == 0).all()
     if not layer.features.by_stage.get('normalizer'):
         assert_close(weights.abs(), logits.softmax(dim=-1))  # some give them a sign
-    if not changes_the_sum(layer):
+    if not changes_the_sum(layer) and 'hybrid' not in case.flag:
         heads = weights[..., -6:] @ values
         assert_close(layer.to_out(heads.transpose(1, 2).flatten(-2)), out)
 
