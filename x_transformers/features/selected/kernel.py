@@ -94,9 +94,8 @@ def attend_blocks(
     pair = torch.full((batch, heads, total * GROUP + 1), pairs, device=device).scatter(-1, place, each)
     pair = pair[..., :-1].unflatten(-1, (total, GROUP))
     row = pair // chosen  # (b, h, G, c)
-    block = torch.searchsorted(
-        ends, torch.arange(total, device=device).expand(batch, heads, -1).contiguous(), right=True
-    )
+    at = torch.arange(total, device=device) + 0 * ends[..., :1]  # of each row under vmap too, which then copies nothing
+    block = torch.searchsorted(ends, at, right=True)
     first = grid.first.unsqueeze(1).expand(batch, heads, -1).gather(-1, block.clamp(max=blocks - 1))
     j = first.unsqueeze(-1) + torch.arange(grid.size, device=device)  # (b, h, G, s)
     j = j.clamp(0, k.shape[2] - own.added - 1) + own.added
