@@ -108,3 +108,8 @@ def last_real(x: Tensor, last: Tensor, count: Tensor | None) -> Tensor:
 def is_padding(count: Tensor, x: Tensor) -> Tensor:
     """Return which tokens of x (b n d) stand behind the first `count` ones, (b, n, 1)."""
     return (torch.arange(x.shape[1], device=x.device) >= count.unsqueeze(-1)).unsqueeze(-1)
+
+
+def softplus(t: Tensor) -> Tensor:
+    """Compute log(1 + e^t). The gradient of torch's own function has other strides in a graph than on a CPU."""
+    return torch.logaddexp(t, t.new_zeros(()))

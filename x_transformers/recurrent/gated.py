@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from x_transformers.core.modes import disable_autocast, to_float
 from x_transformers.flags import Check, ConfigError, is_number, none, one_of, positive, size
 from x_transformers.kernels.chunks import run_chunks
-from x_transformers.recurrent.base import Recurrent, State
+from x_transformers.recurrent.base import Recurrent, State, softplus
 from x_transformers.recurrent.convolution import CausalConvolution
 
 GATES: dict[str, Callable[[Tensor], Tensor]] = {'silu': F.silu, 'sigmoid': torch.sigmoid}
@@ -152,7 +152,7 @@ class GatedDelta(MatrixMixer):
             return None
         rate, a = to_float(self.A_log).exp()[:, None, None], to_float(self.to_decay(x)) + to_float(self.dt_bias)
         a = split_heads(a, self.heads)
-        return -rate * F.softplus(a) if self.low is None else self.low * (rate * a).sigmoid()
+        return -rate * softplus(a) if self.low is None else self.low * (rate * a).sigmoid()
 
     def run(self, x: Tensor, state: State | None, begins: Tensor | None, count: Tensor | None) -> tuple[Tensor, State]:
         window, held = self.state_of(x) if state is None else state

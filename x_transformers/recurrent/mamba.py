@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from x_transformers.core.modes import disable_autocast, to_float
 from x_transformers.flags import ConfigError, one_of, size
 from x_transformers.kernels.selective_scan import selective_scan
-from x_transformers.recurrent.base import Recurrent, State, is_padding
+from x_transformers.recurrent.base import Recurrent, State, is_padding, softplus
 from x_transformers.recurrent.convolution import CausalConvolution
 from x_transformers.recurrent.gated import draw_steps
 
@@ -91,8 +91,3 @@ def normalize(t: Tensor, norm: Any) -> Tensor:
     weight = norm.weight
     weight = None if weight is None else to_float(weight)
     return F.rms_norm(to_float(t), t.shape[-1:], weight, norm.eps).to(t.dtype)
-
-
-def softplus(t: Tensor) -> Tensor:
-    """Compute log(1 + e^t). The gradient of torch's own function has other strides in a graph than on a CPU."""
-    return torch.logaddexp(t, t.new_zeros(()))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from x_transformers.core.modes import disable_autocast, to_float
 from x_transformers.flags import Check, ConfigError, is_number, none, one_of, positive, size
 from x_transformers.kernels.chunks import run_chunks
-from x_transformers.recurrent.base import State
+from x_transformers.recurrent.base import State, softplus
 from x_transformers.recurrent.convolution import CausalConvolution
 from x_transformers.recurrent.gated import MatrixMixer, draw_rates, draw_steps, split_heads
 
@@ -107,7 +107,7 @@ class Mamba2(MatrixMixer):
         u, b, c = F.silu(mixed).split((inner, shared, shared), dim=-1)
         with disable_autocast(x):
             u, b, c = to_float(split_heads(u, heads)), split_heads(b, self.groups), split_heads(c, self.groups)
-            dt = F.softplus(split_heads(to_float(dt) + to_float(self.dt_bias), heads))  # b h n 1
+            dt = softplus(split_heads(to_float(dt) + to_float(self.dt_bias), heads))  # b h n 1
             dt = dt if (self.low, self.high) == (0, math.inf) else dt.clamp(self.low, self.high)
             decay = -to_float(self.A_log).exp()[:, None, None] * dt
             y, held = run_chunks(c, b, dt * u, decay, state=held, begins=begins, count=count)
