@@ -288,6 +288,7 @@ THROUGH_THE_STACK: dict[str, Values] = {
     'attn_knn_mem': dict(knn_mem_layers=(0, 1), knn_mem_size=6, knn_mem_topk=2),
     'attn_rotary_factor': dict(rotary_pos_emb=True, rotary_scaling=dict(kind='yarn', factor=4.0, length=8)),
     'attn_qkv_receive_diff_residuals': dict(num_residual_streams=2, qkv_receive_diff_residuals=True),
+    'attn_kv_from': dict(attn_kv_from=(None, 0)),
     'attn_head_dims': dict(attn_head_dims=PerLayer((8, 8, 8, 8), (5, 3, 4, 9))),
     # sizes that a switch cannot do without
     'attn_dim_latent_q': dict(attn_use_latent_q=True, attn_dim_latent_q=5),

@@ -41,7 +41,7 @@ WITHOUT_FORM = {
     'PreScalePostTalkingHeads', 'PreTalkingHeads', 'PostTalkingHeads', 'TalkingHeads', 'UseCoPE', 'Selective',
     'Differential', 'CogSigned', 'InvertedAttention', 'SparseTopk', 'SigmoidAttention', 'HardAttention', 'Entmax15',
     'ScalableSoftmax', 'GumbelSoftmax', 'CustomNormaliser', 'RelativeProjectedBias', 'DataDependentBias',
-    'ResidualAttention',
+    'ResidualAttention', 'MoBA', 'SparseIndexer', 'EntmaxAlpha',
 }  # fmt: skip
 WITH_FORM = {
     'SoftclampLogits',

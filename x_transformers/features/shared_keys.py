@@ -40,7 +40,7 @@ class SharedKeys(AttentionFeature):
         None,
         'index of the earlier layer of self-attention whose keys and values are used; None: own ones',
         count | none,
-        example=(None, 0),
+        example=0,
     )
     call_inputs = {
         'shared_kv': Input(

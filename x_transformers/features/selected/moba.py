@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from x_transformers.core.modes import disable_autocast, to_float
@@ -50,7 +51,10 @@ class MoBA(ChosenKeys):
         with torch.no_grad(), disable_autocast(q):
             scores = to_float(q.detach()) @ tile_heads(means, q.shape[1]).to(to_float(q).dtype).mT
             scores = scores.masked_fill(~before.unsqueeze(1), -torch.inf)
-            best = scores.topk(min(self.moba_topk - 1, scores.shape[-1]), dim=-1)
+            count, blocks = self.moba_topk - 1, scores.shape[-1]
+            if torch.compiler.is_compiling():  # a graph for all lengths cannot ask whether there are so many
+                scores, blocks = F.pad(scores, (0, count), value=-torch.inf), count
+            best = scores.topk(min(count, blocks), dim=-1)
             return torch.where(best.values > -torch.inf, best.indices, -1)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, None]:
