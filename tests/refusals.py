@@ -17,6 +17,7 @@ KNOWN = {
     r'`attn_flash=True` cannot be combined with `attn_adaptive_span`: .*': 'of an argument',
     r'`\w+` cannot be combined with `attn_flash=True`: the fused kernel forms no logits': 'the same, said by the stack',
     r'`\w+` must have (one, or )?one per layer, \d+, got \d+ values': 'a tuple is for a number of layers',
+    r'`\w+` must have one value, or one for each of \d+ layers, got \d+': 'the same',
     r'`only_attn` cannot be combined with `custom_layers` that have feedforwards .*': 'an argument of the other',
     r'`par_ratio` (must be at most the number of layers|got \d+, which leaves no room).*': 'layers are few',
     r'`sandwich_coef` must be at most `depth`, \d+, got \d+': 'layers are few',
@@ -161,7 +162,8 @@ def is_declared(words):
     kinds = kinds_of(one)
     said = [{**kind.clashes, **kind.refuses} if match[2] == 'cannot be combined with' else kind.needs for kind in kinds]
     bare = (other, other.removeprefix('cross_').removeprefix('attn_'), other.removeprefix('ff_'))
-    return any(table.get(name) == reason for table in said for name in bare) or (
+    told = (reason, reason.replace('`attn_', '`'))  # a reason names flags of its level without their prefix
+    return any(table.get(name) in told for table in said for name in bare) or (
         other == 'causal' and match[1] in NEED_ORDER
     )
 

@@ -241,6 +241,7 @@ class HeadConvolutions(AttentionFeature):
         'documents': '',
         'some tokens': 'its kernels reach neighboring tokens',
         'cross-attention': 'the layer does not know whether later tokens may be used there',
+        'two_stream': 'its kernels reach tokens that are still to be predicted',
     }
 
     def setup(self, owner: Any) -> None:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.aux_losses import is_in_backward
-from x_transformers.core.checks import as_mask, check_range, check_vectors, checked, match_precision, zero_masked
+from x_transformers.core.checks import as_mask, check_range, check_vectors, checked, match_precision
 from x_transformers.core.modes import to_float
 from x_transformers.flags import (
     Check,
@@ -106,7 +106,10 @@ class VectorQuantizer(Configurable):
         """
         check_vectors(z, 'z', *['b'] * max(z.ndim - 1, 0), self.dim)
         mask = as_mask(mask, 'mask', *z.shape[:-1], like=z)
-        z = self._unit(zero_masked(match_precision(z, self, 'z'), mask))
+        z = match_precision(z, self, 'z')
+        if mask is not None:  # 0 times NaN is NaN
+            z = z.masked_fill(~(mask.unsqueeze(-1) | z.isfinite()), 0.0)
+        z = self._unit(z)
         moves, again = self.training and self.decay is not None, is_in_backward()
         if moves and not again:
             self._begin(z, mask)
