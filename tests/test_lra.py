@@ -180,6 +180,7 @@ PER_TOKEN = {
     'BigBird': 4 * 3 * 64,
     'ETC, depth 1': 4 * 3 * 96,  # three blocks of the radius, filled up, and the global tokens
     'Blockwise': 4 * 1024 // 2,
+    'sparse indexer, causal': 4 * 1024,  # scores of all keys, in parts of a fixed size
     'AFT full': 1024,
     'reversible, depth 8': 1024,  # the mask of dense attention
     'feedforward in 8 chunks, depth 8': 1024,

@@ -126,7 +126,7 @@ BUGS = {
         ('a gate is bounded below too', 'gate.clamp(max=self.limit)', 'gate.clamp(-self.limit, self.limit)'),
         ('both halves of xIELU have one factor', '(0.5 + F.softplus(self.alpha_n)) *', '(0.5 + F.softplus(self.alpha_p)) *', 'test_feedforward.py'),
         ('xIELU is steeper above zero', 'return torch.where(x > 0, positive, negative) + 0.5 * x', 'return torch.where(x > 0, positive, negative) + x', 'test_feedforward.py'),
-        ('the spread of gates is that of a sample', 'correction=0, keepdim=True)', 'correction=1, keepdim=True)', 'test_feedforward.py'),
+        ('the spread of gates is that of a sample', '/ x.shape[-1] ** 0.5', '/ (x.shape[-1] - 1) ** 0.5', 'test_feedforward.py'),
         ('the threshold of gates leaves their mean out', 'self.act((x - (mean + self.cutoff * std).to(x.dtype)).relu())', 'self.act((x - (self.cutoff * std).to(x.dtype)).relu())', 'test_feedforward.py'),
         ('a clamped gate is bounded below', 'gate.clamp(max=self.clamp)', 'gate.clamp(-self.clamp, self.clamp)', 'test_feedforward.py'),
         ('a sparse gate may be clamped softly', "if first in ('glu_softclamp', 'swiglu_limit'):", 'if False:', 'test_feedforward.py'),

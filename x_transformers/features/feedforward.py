@@ -86,7 +86,10 @@ class SparseActivation(nn.Module):
         self.act, self.cutoff = activation, statistics.NormalDist().inv_cdf(sparsity)
 
     def forward(self, x: Tensor) -> Tensor:
-        std, mean = torch.std_mean(x.to(at_least_float(x.dtype)), dim=-1, correction=0, keepdim=True)
+        wide = x.to(at_least_float(x.dtype))
+        mean = wide.mean(dim=-1, keepdim=True)
+        # a norm, unlike torch.std, takes no rows without a warning, and has a gradient where all channels are equal
+        std = torch.linalg.vector_norm(wide - mean, dim=-1, keepdim=True) / x.shape[-1] ** 0.5
         return self.act((x - (mean + self.cutoff * std).to(x.dtype)).relu())
 
 

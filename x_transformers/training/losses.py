@@ -59,8 +59,8 @@ def mean_or_zero(t: Tensor, mask: Tensor | None = None) -> Tensor:
     if mask is not None:
         return t.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
     if torch.compiler.is_compiling():  # how many there are may depend on data
-        count: Any = torch.sym_max(t.numel(), 1)
-        return t.sum() / count
+        count: Any = t.numel()  # of which an older torch only takes the maximum as that of a plain number
+        return t.sum() / (max(count, 1) if isinstance(count, int) else torch.sym_max(count, 1))
     return t.mean() if t.numel() else t.sum()
 
 

@@ -96,9 +96,10 @@ class ChosenKeys(AttentionFeature):
         Each part is computed again in the backward pass.
         """
         q, own = rows[0], get_scores(call, call.masks)
+        width = max(q.shape[0] * width, 1)
         (_, heads, count), most = q.shape[:3], 2 * blocks.LARGE.get(q.device.type, blocks.LARGE['cuda'])
-        some = max(min(most // max(q.shape[0] * count * width, 1), heads), 1) if by_head else heads
-        height = max(blocks.block_size(q, q.shape[0] * width), most // (q.shape[0] * width))
+        some = max(min(most // max(count * width, 1), heads), 1) if by_head else heads
+        height = max(blocks.block_size(q, width), most // width)
         if torch.compiler.is_compiling():
             some, height = heads, blocks.block_size(q, 1)
         if ceil_div(heads, some) * ceil_div(count, height) == 1 or is_transformed():
