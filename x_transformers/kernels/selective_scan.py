@@ -99,7 +99,7 @@ class SelectiveScan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, grad_last: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, starts = ctx.saved_tensors[:6], ctx.saved_tensors[6]
+        *inputs, starts = ctx.saved_tensors  # once: a checkpoint gives them a single time
         with disable_autocast(grad):
             if torch.is_grad_enabled() or is_batched_grad(grad) or is_batched_grad(grad_last):
 
